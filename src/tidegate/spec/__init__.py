@@ -1,0 +1,43 @@
+"""What an operator writes (`tidegate.yaml`) and, later, what gets frozen (`tidegate.lock`).
+
+In: YAML text. Out: immutable, fully defaulted `ClusterSpec` values whose fields carry base units in their names
+(`_s`, `_bytes`, `_tokens`). Unknown keys, wrong types and impossible values never get past `load_spec`; nobody
+below re-checks. Not here: anything that acts on a spec.
+"""
+
+from tidegate.spec.cluster import (
+    AdmissionSpec,
+    ClusterSpec,
+    CostSpec,
+    GatewaySpec,
+    InstanceSpec,
+    LimitsSpec,
+    PoolSpec,
+    QueueSpec,
+    RetrySpec,
+    SloSpec,
+    TenantSpec,
+    TimeoutsSpec,
+)
+from tidegate.spec.profile import EngineProfile
+from tidegate.spec.traffic import LengthSpec, PhaseSpec, TraceSpec, TrafficSpec
+
+__all__ = [
+    "AdmissionSpec",
+    "ClusterSpec",
+    "CostSpec",
+    "EngineProfile",
+    "GatewaySpec",
+    "InstanceSpec",
+    "LengthSpec",
+    "LimitsSpec",
+    "PhaseSpec",
+    "PoolSpec",
+    "QueueSpec",
+    "RetrySpec",
+    "SloSpec",
+    "TenantSpec",
+    "TimeoutsSpec",
+    "TraceSpec",
+    "TrafficSpec",
+]

@@ -1,0 +1,136 @@
+"""The cluster document: pools, gateway, SLO, tenants (design.md §3–§5)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from tidegate.spec.profile import EngineProfile
+from tidegate.spec.quantity import Bytes, Count, Fraction, PositiveCount, PositiveSeconds, Seconds
+from tidegate.spec.traffic import TrafficSpec
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+Address = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")]
+HttpUrl = Annotated[str, Meta(pattern=r"^http://[^/\s]+/?$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class InstanceSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One engine server. `name` defaults to the URL's host:port."""
+
+    url: HttpUrl
+    name: str = ""
+
+
+class PoolSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The instances that serve one model."""
+
+    model: Name
+    """What clients ask for, and what the engines call it."""
+    instances: Annotated[list[InstanceSpec], Meta(min_length=1)]
+    engine: EngineProfile = EngineProfile()
+
+
+class SloSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The promise. A request meets it when its TTFT and at least 99 % of its gaps are inside."""
+
+    ttft_s: PositiveSeconds = field(default=0.8, name="ttft")
+    itl_s: PositiveSeconds = field(default=0.05, name="itl")
+
+
+class AdmissionSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an instance may hold of this gateway's work. `enabled: false` forwards everything at once."""
+
+    enabled: bool = True
+    max_in_flight: PositiveCount = 256
+    """Requests in flight on one instance."""
+    max_prefill_tokens: PositiveCount = 16_384
+    """Prompt tokens sent to one instance whose first token is not out yet. A longer prompt goes in alone."""
+    kv_high: Fraction = 0.95
+    """Share of an instance's KV blocks that may be claimed; ignored while its capacity is unknown."""
+
+
+class QueueSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Requests waiting for room. Each bound refuses with 429 and `Retry-After`."""
+
+    max_requests: Count = 512
+    max_bytes: Bytes = 256 * 2**20
+    max_wait_s: Seconds = field(default=0.5, name="max_wait")
+
+
+class TimeoutsSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Patience with an engine, each stage apart."""
+
+    connect_s: PositiveSeconds = field(default=2.0, name="connect")
+    first_token_s: PositiveSeconds = field(default=60.0, name="first_token")
+    gap_s: PositiveSeconds = field(default=30.0, name="gap")
+    total_s: PositiveSeconds = field(default=1800.0, name="total")
+
+
+class RetrySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Second attempts before the first byte, for the whole pool."""
+
+    budget: Fraction = 0.1
+    """Retries allowed as a share of requests."""
+    max_attempts: PositiveCount = 2
+
+
+class LimitsSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bounds on what one client connection may send."""
+
+    body_bytes: Bytes = field(default=16 * 2**20, name="body")
+    head_bytes: Bytes = field(default=32 * 2**10, name="head")
+    connections: PositiveCount = 20_000
+    idle_s: PositiveSeconds = field(default=75.0, name="idle")
+    """How long a silent keep-alive connection, or one that dribbles a request, is kept."""
+
+
+class GatewaySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The data path's own settings."""
+
+    listen: Address = "127.0.0.1:8080"
+    admin: Address = "127.0.0.1:9080"
+    admission: AdmissionSpec = AdmissionSpec()
+    queue: QueueSpec = QueueSpec()
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    retry: RetrySpec = RetrySpec()
+    limits: LimitsSpec = LimitsSpec()
+    scrape_interval_s: PositiveSeconds = field(default=0.25, name="scrape_interval")
+    drain_s: Seconds = field(default=15.0, name="drain")
+    """After SIGTERM, how long streams may go on before they end with an error event."""
+    bytes_per_token: Annotated[float, Meta(gt=0, le=64)] = 4.0
+    """First guess of a prompt's tokens from its bytes; learned from `usage` afterwards."""
+    expected_output_tokens: PositiveCount = 256
+    """First guess of an answer's length where the client sets no limit; learned from `usage` afterwards."""
+
+
+class TenantSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One customer. Without any tenant every key is accepted as tenant `default`."""
+
+    name: Name
+    key_sha256: list[Sha256] = []
+    """SHA-256 of each API key, in hex: `printf %s KEY | sha256sum`."""
+    priority: Literal["critical", "high", "normal", "best_effort"] = "normal"
+
+
+class CostSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Money, for cost per million tokens."""
+
+    gpu_hour: Annotated[float, Meta(ge=0)] = 2.5
+    """Price of one GPU for one hour."""
+    currency: str = "USD"
+    prompt_share: Fraction = 0.25
+    """Share of the cost that is put on prompt tokens; the rest is put on output tokens."""
+
+
+class ClusterSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole `tidegate.yaml`."""
+
+    version: Literal[1] = 1
+    pools: Annotated[list[PoolSpec], Meta(min_length=1)]
+    gateway: GatewaySpec = GatewaySpec()
+    slo: SloSpec = SloSpec()
+    tenants: list[TenantSpec] = []
+    traffic: TrafficSpec = TrafficSpec()
+    cost: CostSpec = CostSpec()

@@ -1,0 +1,49 @@
+"""Builds the package; with TIDEGATE_COMPILE=1 the pure rooms are compiled by mypyc.
+
+Everything else is in pyproject.toml. What gets compiled follows a rule, not a list: every module of `policy`,
+`wire` and `twin` except packages' `__init__`, `twin/emulate` (it does I/O) and modules that define a
+`msgspec.Struct` (a metaclass mypyc cannot make native).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+SOURCE = Path("src/tidegate")
+COMPILED_ROOMS = ("policy", "wire", "twin")
+INTERPRETED_PACKAGES = ("emulate",)
+
+
+def defines_struct(source: Path) -> bool:
+    """Whether a class in the file derives from msgspec's Struct, by either spelling."""
+    classes = [node for node in ast.walk(ast.parse(source.read_text("utf-8"))) if isinstance(node, ast.ClassDef)]
+    bases = [ast.unparse(base) for node in classes for base in node.bases]
+    return any(base in ("Struct", "msgspec.Struct") for base in bases)
+
+
+def compilable() -> list[str]:
+    """Paths of the modules to compile, sorted."""
+    files = [path for room in COMPILED_ROOMS for path in (SOURCE / room).rglob("*.py")]
+    return sorted(
+        str(path)
+        for path in files
+        if path.name != "__init__.py"
+        and not set(path.relative_to(SOURCE).parts) & set(INTERPRETED_PACKAGES)
+        and not defines_struct(path)
+    )
+
+
+def extensions() -> list[Extension]:
+    """The mypyc extensions, or none for the pure build."""
+    if os.environ.get("TIDEGATE_COMPILE") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    return mypycify(compilable(), opt_level=os.environ.get("TIDEGATE_COMPILE_OPT", "2"))
+
+
+setup(ext_modules=extensions())

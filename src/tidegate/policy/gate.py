@@ -1,0 +1,371 @@
+"""The gate: takes events, moves tickets, answers with commands. The whole orchestration of a request, without I/O.
+
+One `Gate` holds the pools; each pool has its instances (ledger), router, waiting line, retry budget and estimator.
+Every method takes `now` and returns the commands to execute, in order; whenever something gives room back, the
+waiting line is served in the same call. Time-outs and queue ages are decided in `tick` only, which the shell calls
+every `TICK_S`, so that gateway and twin see the same clock edges and take the same decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate.errors import Outcome
+from tidegate.policy import lifecycle, refusals
+from tidegate.policy.admit import Admission, DrainRate, WaitingLine
+from tidegate.policy.estimate import Estimator
+from tidegate.policy.ledger import EngineSample, Instance
+from tidegate.policy.retry import RetryBudget
+from tidegate.policy.route import Router
+from tidegate.policy.ticket import (
+    CLOSED,
+    OPEN,
+    QUEUED,
+    SENT,
+    STREAMING,
+    Attempt,
+    Cancel,
+    Command,
+    Head,
+    Refusal,
+    Refuse,
+    Settle,
+    Ticket,
+    Usage,
+    Wait,
+)
+from tidegate.spec import ClusterSpec, GatewaySpec, PoolSpec
+
+TICK_S: Final = 0.1
+
+Decision = tuple[float, str, int, str]
+"""(now, event, ticket id, commands in words): one line of the decision log."""
+
+
+class Pool:
+    """Everything that serves one model."""
+
+    __slots__ = ("admission", "drain_rate", "estimator", "instances", "line", "model", "retries", "router")
+
+    def __init__(self, spec: PoolSpec, gateway: GatewaySpec) -> None:
+        self.model = spec.model
+        self.instances = [
+            Instance(i.name or i.url.removeprefix("http://").rstrip("/"), i.url, spec.model, spec.engine.kind)
+            for i in spec.instances
+        ]
+        self.router = Router(self.instances)
+        self.admission = Admission(gateway.admission)
+        self.line = WaitingLine(gateway.queue)
+        self.retries = RetryBudget(gateway.retry.budget)
+        self.estimator = Estimator(gateway.bytes_per_token, float(gateway.expected_output_tokens))
+        self.drain_rate = DrainRate()
+
+
+class Gate:
+    """See the module's docstring. `log`, when given, receives one `Decision` per event."""
+
+    def __init__(self, spec: ClusterSpec, log: list[Decision] | None = None) -> None:
+        self._timeouts = spec.gateway.timeouts
+        self._max_attempts = spec.gateway.retry.max_attempts
+        self._log = log
+        self._draining = False
+        self._next_id = 0
+        self._attempts: dict[int, Attempt] = {}
+        """Attempts in flight by ticket id, oldest start first."""
+        self.pools: dict[str, Pool] = {pool.model: Pool(pool, spec.gateway) for pool in spec.pools}
+        self.instances: list[Instance] = [i for pool in self.pools.values() for i in pool.instances]
+
+    # --- a request's events ---------------------------------------------------------------------------------
+
+    def open(self, head: Head, now: float, context: object = None) -> list[Command]:
+        """A request's head is known: `Attempt`, `Wait`, or `Refuse` and `Settle`."""
+        self._next_id += 1
+        ticket = Ticket(self._next_id, head, now, context)
+        pool = self.pools.get(head.model)
+        if pool is None:
+            return self._decided("open", now, self._refuse(ticket, refusals.unknown_model(head.model, self.models())))
+        if self._draining:
+            return self._decided("open", now, self._refuse(ticket, refusals.draining()))
+        ticket.prompt_tokens = pool.estimator.prompt_tokens(head)
+        ticket.expected_output_tokens = pool.estimator.expected_output_tokens(head)
+        pool.retries.deposit()
+        return self._decided("open", now, self._place(pool, ticket, now))
+
+    def first_token(self, attempt: Attempt, now: float) -> list[Command]:
+        """The first token-carrying bytes of an answer are about to go to the client."""
+        if attempt.closed:
+            return []
+        attempt.ticket.move(STREAMING)
+        attempt.prefilled(now)
+        return self._decided("first_token", now, self._serve(self._pool(attempt), now), attempt.ticket)
+
+    def finished(self, attempt: Attempt, usage: Usage | None, now: float) -> list[Command]:
+        """The answer was delivered whole."""
+        if attempt.closed:
+            return []
+        ticket, pool = attempt.ticket, self._pool(attempt)
+        if usage is not None:
+            pool.estimator.learn(ticket.head, ticket.prompt_tokens, usage)
+        pool.drain_rate.count(now)
+        return self._decided("finished", now, self._end(attempt, Outcome.COMPLETED, now))
+
+    def answered_badly(self, attempt: Attempt, status: int, retry_after_s: float | None, now: float) -> list[Command]:
+        """The engine answered other than 2xx and nothing went to the client: retried elsewhere where that can help
+        (5xx, 429), else settled, and the shell passes the engine's answer on as it came.
+
+        `retry_after_s` is the engine's own `Retry-After`, None where it gave none.
+        """
+        if attempt.closed:
+            return []
+        if status < 500 and status != 429:
+            return self._decided("bad_answer", now, self._end(attempt, Outcome.ENGINE_REFUSED, now))
+        again = self._again(attempt, now)
+        if again is not None:
+            return self._decided("bad_answer", now, [again, *self._serve(self._pool(attempt), now)])
+        outcome = Outcome.OVERLOADED if status in (429, 503) else Outcome.ENGINE_ERROR
+        return self._decided("bad_answer", now, self._end(attempt, outcome, now))
+
+    def broke(self, attempt: Attempt, cause: str, now: float) -> list[Command]:
+        """The attempt's connection failed: `refused`, `reset`, `garbage` or `timeout`."""
+        if attempt.closed:
+            return []
+        if cause == "refused":
+            self._move_instance(attempt.instance, False)
+        name = attempt.instance.name
+        if attempt.ticket.state == STREAMING:
+            return self._decided("broke", now, self._fail(attempt, refusals.stream_broken(name, cause), now))
+        again = self._again(attempt, now)
+        if again is not None:
+            return self._decided("broke", now, [again, *self._serve(self._pool(attempt), now)])
+        return self._decided("broke", now, self._fail(attempt, refusals.unreachable(name, cause), now))
+
+    def client_gone(self, ticket: Ticket, now: float) -> list[Command]:
+        """The client closed its connection before the answer was whole."""
+        if ticket.state == CLOSED:
+            return []
+        attempt = ticket.attempt
+        if attempt is not None:
+            cancelled: list[Command] = [Cancel(attempt)]
+            return self._decided("client_gone", now, cancelled + self._end(attempt, Outcome.CLIENT_CANCELLED, now))
+        self.pools[ticket.head.model].line.left(ticket)
+        ticket.close(Outcome.CLIENT_CANCELLED)
+        return self._decided("client_gone", now, [Settle(ticket)])
+
+    # --- the cluster's events -------------------------------------------------------------------------------
+
+    def probed(self, instance: Instance, alive: bool, now: float) -> list[Command]:
+        """A health probe was answered (`alive`) or its connection refused. Report no time-outs: they mean busy."""
+        if not self._move_instance(instance, alive):
+            return []
+        pool = self.pools[instance.model]
+        if alive:
+            return self._decided("probed", now, self._serve(pool, now))
+        if pool.router.any_ready():
+            return []
+        gone: list[Command] = []
+        for ticket in pool.line.everyone():
+            gone += self._refuse_queued(pool, ticket, refusals.no_instance(pool.model))
+        return self._decided("probed", now, gone)
+
+    def sampled(self, instance: Instance, sample: EngineSample, now: float) -> list[Command]:
+        """A scrape of the engine's metrics came in."""
+        pool, capacity = self.pools[instance.model], instance.capacity_blocks
+        instance.sampled(sample, now)
+        if instance.capacity_blocks != capacity:
+            pool.router.capacity_learned()
+        return self._decided("sampled", now, self._serve(pool, now))
+
+    def tick(self, now: float) -> list[Command]:
+        """Ends what waited too long: in the queue, for a first token, between tokens, or in all."""
+        commands: list[Command] = []
+        for pool in self.pools.values():
+            if pool.line.count:
+                commands += self._expire(pool, now)
+        commands += self._overdue(now)
+        return self._decided("tick", now, commands)
+
+    def drain(self, now: float) -> list[Command]:
+        """Stops taking work: later requests and those queued are refused; what is in flight goes on."""
+        self._draining = True
+        commands: list[Command] = []
+        for pool in self.pools.values():
+            for ticket in pool.line.everyone():
+                commands += self._refuse_queued(pool, ticket, refusals.draining())
+        return self._decided("drain", now, commands)
+
+    def end_drain(self, now: float) -> list[Command]:
+        """Ends what is still in flight: patience is over."""
+        commands: list[Command] = []
+        for attempt in list(self._attempts.values()):
+            refusal = refusals.draining()
+            if attempt.ticket.state == STREAMING:
+                refusal = refusals.stream_broken(attempt.instance.name, "this gateway is stopping")
+            commands.append(Cancel(attempt))
+            commands += self._fail(attempt, refusal, now)
+        return self._decided("end_drain", now, commands)
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    def models(self) -> list[str]:
+        """Model names served here, in the spec's order."""
+        return list(self.pools)
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts in flight."""
+        return len(self._attempts)
+
+    @property
+    def queued(self) -> int:
+        """Requests waiting, over all pools."""
+        return sum(pool.line.count for pool in self.pools.values())
+
+    # --- moves ----------------------------------------------------------------------------------------------
+
+    def _pool(self, attempt: Attempt) -> Pool:
+        return self.pools[attempt.instance.model]
+
+    def _place(self, pool: Pool, ticket: Ticket, now: float) -> list[Command]:
+        """A new ticket: straight to an instance if nobody waits before it and there is room, else to the queue."""
+        if pool.line.count == 0 or not pool.admission.enabled:
+            instance = pool.router.pick(ticket, pool.admission, now)
+            if instance is not None:
+                return [self._send(ticket, instance, now)]
+        if not pool.router.any_ready():
+            return self._refuse(ticket, refusals.no_instance(pool.model))
+        bound = pool.line.bound_hit(ticket)
+        if bound:
+            wait_s = pool.drain_rate.retry_after_s(pool.line.count, now)
+            return self._refuse(ticket, refusals.queue_full(bound, wait_s))
+        ticket.move(QUEUED)
+        pool.line.push(ticket)
+        return [Wait(ticket)]
+
+    def _serve(self, pool: Pool, now: float) -> list[Command]:
+        """Admits from the waiting line while its head finds room."""
+        commands: list[Command] = []
+        while pool.line.count:
+            ticket = pool.line.head()
+            if ticket is None:
+                break
+            instance = pool.router.pick(ticket, pool.admission, now)
+            if instance is None:
+                break
+            pool.line.left(ticket)
+            commands.append(self._send(ticket, instance, now))
+        return commands
+
+    def _send(self, ticket: Ticket, instance: Instance, now: float) -> Attempt:
+        ticket.move(SENT)
+        if ticket.sent_s < 0.0:
+            ticket.sent_s = now
+        ticket.attempts += 1
+        blocks = instance.blocks_for(ticket.prompt_tokens + ticket.expected_output_tokens)
+        attempt = Attempt(ticket, instance, ticket.attempts, blocks, now)
+        ticket.attempt = attempt
+        self._attempts[ticket.id] = attempt
+        return attempt
+
+    def _again(self, attempt: Attempt, now: float) -> Attempt | None:
+        """A second attempt elsewhere, or None; the failed one keeps its claim only in the latter case."""
+        ticket, pool = attempt.ticket, self._pool(attempt)
+        if ticket.attempts >= self._max_attempts or self._draining:
+            return None
+        ticket.tried.append(attempt.instance)
+        instance = pool.router.pick(ticket, pool.admission, now)
+        if instance is None or not pool.retries.withdraw():
+            return None
+        self._drop(attempt)
+        ticket.move(OPEN)
+        return self._send(ticket, instance, now)
+
+    def _drop(self, attempt: Attempt) -> None:
+        attempt.release()
+        attempt.ticket.attempt = None
+        self._attempts.pop(attempt.ticket.id, None)
+
+    def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> list[Command]:
+        """Closes the attempt's ticket and serves the line with what it held."""
+        self._drop(attempt)
+        attempt.ticket.close(outcome)
+        settled: list[Command] = [Settle(attempt.ticket)]
+        pool = self._pool(attempt)
+        return settled + self._serve(pool, now) if pool.line.count else settled
+
+    def _fail(self, attempt: Attempt, refusal: Refusal, now: float) -> list[Command]:
+        attempt.ticket.refusal = refusal
+        told: list[Command] = [Refuse(attempt.ticket, refusal)]
+        return told + self._end(attempt, refusal.outcome, now)
+
+    def _refuse(self, ticket: Ticket, refusal: Refusal) -> list[Command]:
+        ticket.refusal = refusal
+        ticket.close(refusal.outcome)
+        return [Refuse(ticket, refusal), Settle(ticket)]
+
+    def _refuse_queued(self, pool: Pool, ticket: Ticket, refusal: Refusal) -> list[Command]:
+        pool.line.left(ticket)
+        return self._refuse(ticket, refusal)
+
+    def _expire(self, pool: Pool, now: float) -> list[Command]:
+        commands: list[Command] = []
+        for ticket in pool.line.expired(now):
+            wait_s = pool.drain_rate.retry_after_s(pool.line.count, now)
+            commands += self._refuse_queued(pool, ticket, refusals.queue_timeout(now - ticket.opened_s, wait_s))
+        return commands
+
+    def _overdue(self, now: float) -> list[Command]:
+        """Attempts out of patience. Oldest start first, so the scan ends at the first one too young for any limit."""
+        limits = self._timeouts
+        shortest_s = min(limits.first_token_s, limits.gap_s, limits.total_s)
+        late: list[tuple[Attempt, Refusal]] = []
+        for attempt in self._attempts.values():
+            if now - attempt.started_s < shortest_s:
+                break
+            refusal = self._patience(attempt, now)
+            if refusal is not None:
+                late.append((attempt, refusal))
+        commands: list[Command] = []
+        for attempt, refusal in late:
+            commands.append(Cancel(attempt))
+            commands += self._fail(attempt, refusal, now)
+        return commands
+
+    def _patience(self, attempt: Attempt, now: float) -> Refusal | None:
+        limits, name = self._timeouts, attempt.instance.name
+        if attempt.ticket.state == STREAMING:
+            if now - attempt.last_s >= limits.gap_s:
+                return refusals.stream_broken(name, f"no token for {now - attempt.last_s:.0f} s")
+            if now - attempt.started_s >= limits.total_s:
+                return refusals.stream_broken(name, f"longer than {limits.total_s:.0f} s in all")
+            return None
+        if now - attempt.started_s >= min(limits.first_token_s, limits.total_s):
+            return refusals.engine_timeout(name, now - attempt.started_s)
+        return None
+
+    def _move_instance(self, instance: Instance, alive: bool) -> bool:
+        """Applies a probe's finding; true when the state changed."""
+        state = lifecycle.after_probe(instance.state, alive)
+        changed = state != instance.state
+        instance.state = state
+        return changed
+
+    def _decided(self, event: str, now: float, commands: list[Command], subject: Ticket | None = None) -> list[Command]:
+        if self._log is not None and (commands or subject is not None):
+            ticket = subject if subject is not None else commands[0].ticket
+            self._log.append((now, event, ticket.id, ", ".join(describe(c) for c in commands)))
+        return commands
+
+
+def describe(command: Command) -> str:
+    """A command in words, the same for gateway and twin: `attempt 7 → engine-1`."""
+    number = command.ticket.id
+    if isinstance(command, Attempt):
+        return f"attempt {number} → {command.instance.name}"
+    if isinstance(command, Refuse):
+        return f"refuse {number} {command.refusal.code}"
+    if isinstance(command, Cancel):
+        return f"cancel {number} at {command.attempt.instance.name}"
+    if isinstance(command, Settle):
+        outcome = command.ticket.outcome
+        return f"settle {number} {'?' if outcome is None else outcome.value}"
+    return f"wait {number}"

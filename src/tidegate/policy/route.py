@@ -1,0 +1,60 @@
+"""Routing: the ready instance with the least active KV, ties rotated (design.md §4.6).
+
+Filter (ready, not tried by this request, room) → score (active KV blocks plus queued prefill, as a share of the
+instance's capacity) → pick. The scan is O(instances) per decision. Instances whose capacity is unknown are compared
+by the mean capacity of those that told, or, when none did, by absolute blocks.
+"""
+
+from __future__ import annotations
+
+from tidegate.policy.admit import Admission
+from tidegate.policy.ledger import Instance
+from tidegate.policy.ticket import Ticket
+
+
+class Router:
+    """Picks among one pool's instances."""
+
+    __slots__ = ("_assumed_capacity", "_turn", "instances")
+
+    def __init__(self, instances: list[Instance]) -> None:
+        self.instances = instances
+        self._turn = 0
+        self._assumed_capacity = 1.0
+
+    def any_ready(self) -> bool:
+        """Whether anybody could serve at all."""
+        return any(instance.ready for instance in self.instances)
+
+    def pick(self, ticket: Ticket, admission: Admission, now: float) -> Instance | None:
+        """The best instance with room, or None."""
+        instances = self.instances
+        count = len(instances)
+        best: Instance | None = None
+        best_score = 0.0
+        index = self._turn
+        for _ in range(count):
+            index += 1
+            if index >= count:
+                index = 0
+            instance = instances[index]
+            if not instance.ready or (ticket.tried and instance in ticket.tried):
+                continue
+            if not admission.has_room(instance, ticket, now):
+                continue
+            score = self._score(instance, now)
+            if best is None or score < best_score:
+                best, best_score = instance, score
+        if best is not None:
+            self._turn = self._turn + 1 if self._turn + 1 < count else 0
+        return best
+
+    def _score(self, instance: Instance, now: float) -> float:
+        load = instance.active_blocks(now) + instance.prefill_tokens / instance.block_tokens
+        capacity = instance.capacity_blocks if instance.capacity_blocks > 0 else self._assumed_capacity
+        return load / capacity
+
+    def capacity_learned(self) -> None:
+        """An instance told its KV capacity: renews what is assumed of those that have not."""
+        known = [i.capacity_blocks for i in self.instances if i.capacity_blocks > 0]
+        self._assumed_capacity = sum(known) / len(known) if known else 1.0

@@ -18,5 +18,5 @@ class PlannedRequest(Struct, frozen=True, gc=False):
     tenant: str = ""
     stream: bool = True
     prefix_hashes: tuple[int, ...] = ()
-    """Identity of the prompt's leading blocks of `prefix_block_tokens` tokens each; equal hashes mean equal text."""
+    """Identity of the prompt's leading blocks (`prefix_block_tokens` each); equal hashes, equal text."""
     prefix_block_tokens: int = 512

@@ -43,8 +43,16 @@ class RequestRecord(Struct, gc=False):
         return None if self.first_token_s is None else self.first_token_s - self.plan.at_s
 
 
+class PhaseMark(Struct, frozen=True):
+    """Where one phase lay, in seconds since the run's start. A name may come back (pulses)."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
 class InstanceRecord(Struct, kw_only=True):
-    """What one instance did during the measured window."""
+    """What one instance did during the measured window, or during `observed_s` where that is given."""
 
     name: str
     gpus: int = 0
@@ -59,6 +67,8 @@ class InstanceRecord(Struct, kw_only=True):
     kv_peak_fraction: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
+    observed_s: float | None = None
+    """Span the counters above cover; `None` means the run's measured window."""
 
 
 class RunRecord(Struct, kw_only=True):
@@ -79,6 +89,16 @@ class RunRecord(Struct, kw_only=True):
     slo_itl_s: float
     requests: list[RequestRecord]
     gaps: dict[int, int] = field(default_factory=dict)
+    gaps_by_group: dict[str, dict[int, int]] = field(default_factory=dict)
+    """The same gaps by `phase/length class` (see `gappool`), for runs that keep no raw gaps."""
+    phases: list[PhaseMark] = field(default_factory=list)
+    sent: int | None = None
+    """Requests sent, counted at the sending and not from `requests`: the left side of invariant 1."""
+    in_flight: int = 0
+    """Requests sent that had not ended when the record was made; they are not in `requests`."""
+    warmup_requests: int = 0
+    interrupted: bool = False
+    """Someone stopped the run before its schedule was through."""
     instances: list[InstanceRecord] = field(default_factory=list)
     client_lag_p99_s: float | None = None
     offered_per_s: float = 0.0

@@ -36,11 +36,11 @@ class ManualClock:
 
     def advance(self, seconds: float) -> float:
         """Moves on by `seconds` (≥ 0) and returns the new time."""
-        if seconds < 0:
-            raise ValueError(f"a monotonic clock cannot go back ({seconds} s)")
-        self._now_s += seconds
-        return self._now_s
+        return self.advance_to(self._now_s + seconds)
 
     def advance_to(self, instant_s: float) -> float:
-        """Moves on to `instant_s`, which must not lie in the past."""
-        return self.advance(instant_s - self._now_s)
+        """Moves on to exactly `instant_s`, which must not lie in the past."""
+        if not instant_s >= self._now_s:
+            raise ValueError(f"a monotonic clock cannot go back (from {self._now_s} s to {instant_s} s)")
+        self._now_s = instant_s
+        return self._now_s

@@ -26,7 +26,9 @@ class Stream:
         return low + (high - low) * self._random.random()
 
     def integer(self, low: int, high: int) -> int:
-        """A whole number in [low, high], both ends included."""
+        """A whole number in [low, high], both ends included; low ≤ high."""
+        if low > high:
+            raise ValueError(f"no whole number lies in [{low}, {high}]")
         return low + int(self._random.random() * (high - low + 1))
 
     def chance(self, probability: float) -> bool:
@@ -46,13 +48,18 @@ class Stream:
         return self._random.lognormvariate(mu, sigma)
 
     def weighted(self, weights: Sequence[float]) -> int:
-        """An index drawn in proportion to `weights`, of which one at least is positive."""
+        """An index drawn in proportion to `weights` (≥ 0), of which one at least is positive."""
         mark = self._random.random() * sum(weights)
+        last = -1
         for index, weight in enumerate(weights):
-            mark -= weight
-            if mark < 0:
-                return index
-        return len(weights) - 1
+            if weight > 0:
+                last = index
+                mark -= weight
+                if mark < 0:
+                    break
+        if last < 0:
+            raise ValueError("no weight is positive, so nothing can be drawn")
+        return last
 
 
 class Streams:

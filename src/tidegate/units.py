@@ -19,8 +19,12 @@ _BYTES: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_COUNT: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20}
-_COMPOUND: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|µs|μs|ms|s|min|m|h|d)")
+_COUNT: Final = {
+    "": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9,
+    "ki": 2**10, "Ki": 2**10, "mi": 2**20, "Mi": 2**20,
+}  # fmt: skip
+"""A lone `m` is missing on purpose: it reads as milli, minutes or million."""
+_COMPOUND: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(us|µs|μs|ms|sec|s|min|m|h|d)(?: |$|(?=[0-9]))")
 
 
 def _split(text: str, what: str, examples: str) -> tuple[float, str]:
@@ -38,25 +42,25 @@ def parse_duration_s(value: str | float) -> float:
     if not isinstance(value, str):
         return _finite(value, "duration")
     parts = _COMPOUND.findall(value)
-    if len(parts) > 1 and "".join(a + b for a, b in parts) == value.strip():
-        return sum(float(amount) * _DURATION_S[unit] for amount, unit in parts)
+    if len(parts) > 1 and _COMPOUND.sub("", value.strip()) == "":
+        return _finite(sum(float(amount) * _DURATION_S[unit] for amount, unit in parts), "duration")
     number, unit = _split(value, "duration", "800ms, 15s, 2m or 1h30m")
     if unit == "" and number != 0:
         raise ValueError(f"{value!r} has no unit; write for example {value.strip()}s or {value.strip()}ms")
     if unit and unit not in _DURATION_S:
         raise ValueError(f"{unit!r} is not a unit of time; use us, ms, s, m, h or d")
-    return number * _DURATION_S.get(unit, 1.0)
+    return _finite(number * _DURATION_S.get(unit, 1.0), "duration")
 
 
 def parse_bytes(value: str | int | float) -> int:
     """`8GiB`, `64MiB`, `500kB`, or a bare number of bytes → bytes."""
     if not isinstance(value, str):
-        return _whole(value, "size")
+        return _whole(value, "number of bytes")
     number, unit = _split(value, "size", "64MiB or 8GiB")
     factor = _BYTES.get(unit.lower())
     if factor is None:
         raise ValueError(f"{unit!r} is not a unit of size; use kB, MB, GB, KiB, MiB or GiB")
-    return _whole(number * factor, "size")
+    return _whole(number * factor, "number of bytes")
 
 
 def parse_count(value: str | int | float) -> int:
@@ -64,7 +68,7 @@ def parse_count(value: str | int | float) -> int:
     if not isinstance(value, str):
         return _whole(value, "count")
     number, unit = _split(value, "count", "512, 8k or 8ki")
-    factor = _COUNT.get(unit.lower())
+    factor = _COUNT.get(unit)
     if factor is None:
         raise ValueError(f"{unit!r} is not a count suffix; use k (1,000), ki (1,024) or M")
     return _whole(number * factor, "count")
@@ -90,16 +94,42 @@ def parse_rate_per_s(value: str | float) -> float:
     per_s = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}.get(period.strip())
     if per_s is None or (slash and not period.strip()):
         raise ValueError(f"{value!r} is not a rate; write 20, 20/s or 90/min")
-    return parse_count_float(number) / per_s
+    return _finite(parse_count_float(number) / per_s, "rate")
 
 
 def parse_count_float(value: str) -> float:
     """A count that need not be whole: `1.5k` → 1500.0, `0.5` → 0.5."""
     number, unit = _split(value, "number", "20 or 1.5k")
-    factor = _COUNT.get(unit.lower())
+    factor = _COUNT.get(unit)
     if factor is None:
         raise ValueError(f"{unit!r} is not a count suffix; use k (1,000), ki (1,024) or M")
-    return number * factor
+    return _finite(number * factor, "number")
+
+
+def write_duration(seconds: float) -> str:
+    """Seconds as a spec writes them, exactly: `800ms`, `15s`, `30m`; `parse_duration_s` gives `seconds` back."""
+    for unit, factor in (("h", 3600.0), ("m", 60.0)):
+        if seconds >= factor and seconds % factor == 0:
+            return f"{write_number(seconds / factor)}{unit}"
+    if 0 < abs(seconds) < 1:
+        for unit, factor in (("ms", 1e-3), ("us", 1e-6)):
+            text = f"{round(seconds / factor, 6):g}{unit}"
+            if seconds > 0 and parse_duration_s(text) == seconds:
+                return text
+    return f"{write_number(seconds)}s"
+
+
+def write_bytes(size_bytes: int) -> str:
+    """Bytes as a spec writes them, exactly: `16MiB`, `1500`; `parse_bytes` gives `size_bytes` back."""
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return str(size_bytes)
+
+
+def write_number(value: float) -> str:
+    """A number without a needless `.0`: `20`, `0.05`, `1e-07`."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
 def format_duration(seconds: float) -> str:
@@ -127,14 +157,20 @@ def format_bytes(size_bytes: float) -> str:
     return f"{size_bytes:.0f} B"
 
 
-def _finite(value: float, what: str) -> float:
-    if isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a {what}")
-    return float(value)
+def _finite(value: int | float, what: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise ValueError(f"{str(value)[:40]} is not a {what}")
+    return number
 
 
-def _whole(value: float, what: str) -> int:
+def _whole(value: int | float, what: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
     value = _finite(value, what)
     if value != int(value):
-        raise ValueError(f"{value:g} is not a whole {what}")
+        raise ValueError(f"{value:.12g} is not a whole {what}")
     return int(value)

@@ -19,6 +19,8 @@ from tidegate.spec.cluster import (
     TenantSpec,
     TimeoutsSpec,
 )
+from tidegate.spec.load import load_spec, parse_spec
+from tidegate.spec.problem import Problem, SpecError
 from tidegate.spec.profile import EngineProfile
 from tidegate.spec.traffic import LengthSpec, PhaseSpec, TraceSpec, TrafficSpec
 
@@ -33,11 +35,15 @@ __all__ = [
     "LimitsSpec",
     "PhaseSpec",
     "PoolSpec",
+    "Problem",
     "QueueSpec",
     "RetrySpec",
     "SloSpec",
+    "SpecError",
     "TenantSpec",
     "TimeoutsSpec",
     "TraceSpec",
     "TrafficSpec",
+    "load_spec",
+    "parse_spec",
 ]

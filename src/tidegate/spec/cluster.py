@@ -5,22 +5,54 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
 
 from tidegate.spec.profile import EngineProfile
 from tidegate.spec.quantity import Bytes, Count, Fraction, PositiveCount, PositiveSeconds, Seconds
 from tidegate.spec.traffic import TrafficSpec
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
-Address = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")]
-HttpUrl = Annotated[str, Meta(pattern=r"^http://[^/\s]+/?$")]
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$",
+        extra={"expects": "a name (1 to 128 of A-Z a-z 0-9 . _ : / -, starting with a letter or digit)"},
+    ),
+]
+Address = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$",
+        extra={"expects": "an address like 127.0.0.1:8080 or [::1]:8080"},
+    ),
+]
+HttpUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^http://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$",
+        extra={"expects": "a URL like http://10.0.0.7:8000 (no path; Tidegate adds /v1/...)"},
+    ),
+]
+Sha256 = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-f]{64}$",
+        extra={"expects": "the SHA-256 of a key (64 hex digits in lower case: `printf %s KEY | sha256sum`)"},
+    ),
+]
 
 
 class InstanceSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One engine server. `name` defaults to the URL's host:port."""
 
     url: HttpUrl
-    name: str = ""
+    """Where the engine listens, without a path."""
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:\[\]-]{0,127}$", extra={"expects": "a name"})] = ""
+    """What logs and metrics call it; host:port of the URL by default."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "url", self.url.removesuffix("/"))
+        if not self.name:
+            force_setattr(self, "name", self.url.removeprefix("http://"))
 
 
 class PoolSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -92,7 +92,11 @@ class Gate:
         return self._decided("open", now, self._place(pool, ticket, now))
 
     def first_token(self, attempt: Attempt, now: float) -> list[Command]:
-        """The first token-carrying bytes of an answer are about to go to the client."""
+        """The first token-carrying bytes of an answer are about to go to the client.
+
+        Until this call no byte may have gone out: the attempt may still be replaced by another. A shell holds role-only
+        chunks and comments back until the first token, and counts whatever it does not recognise as a token.
+        """
         if attempt.closed:
             return []
         attempt.ticket.move(STREAMING)

@@ -19,7 +19,7 @@ class Router:
 
     def __init__(self, instances: list[Instance]) -> None:
         self.instances = instances
-        self._turn = 0
+        self._turn = len(instances) - 1
         self._assumed_capacity = 1.0
 
     def any_ready(self) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from playbook import at_rest, gate, head
 
 from tidegate.policy.ledger import EngineSample
 from tidegate.policy.ticket import CLOSED, Attempt, Command, Refuse, Settle, Ticket, Usage
+from tidegate.testing.playbook import at_rest, gate, head
 
 
 class GateMachine(RuleBasedStateMachine):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from playbook import at_rest, attempt_of, gate, head, refusal_of, settled, words
 
 from tidegate.errors import Outcome
 from tidegate.policy import lifecycle
 from tidegate.policy.gate import Gate
 from tidegate.policy.ledger import EngineSample
 from tidegate.policy.ticket import Cancel, Usage
+from tidegate.testing.playbook import at_rest, attempt_of, gate, head, refusal_of, settled, words
 
 
 def test_a_request_runs_from_head_to_settled() -> None:

@@ -54,12 +54,14 @@ def gate(
 def head(
     prompt_tokens: int = 100, max_tokens: int = 50, *, model: str = "m", priority: int = 2, body: int = 400
 ) -> Head:
+    """A request's head with exact token counts."""
     return Head(
         model, prompt_bytes=body, body_bytes=body, max_tokens=max_tokens, prompt_tokens=prompt_tokens, priority=priority
     )
 
 
 def words(commands: list[Command]) -> list[str]:
+    """Commands as `describe` says them."""
     return [describe(command) for command in commands]
 
 
@@ -76,6 +78,7 @@ def refusal_of(commands: list[Command]) -> Refuse:
 
 
 def settled(commands: list[Command]) -> list[Ticket]:
+    """The tickets that `commands` settle."""
     return [c.ticket for c in commands if isinstance(c, Settle)]
 
 

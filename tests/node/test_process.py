@@ -90,3 +90,20 @@ def test_children_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     parent.wait()
     _gone, alive = psutil.wait_procs([child], timeout=10)
     assert not alive or all(p.status() == psutil.STATUS_ZOMBIE for p in alive)
+
+
+def test_what_a_tidy_process_leaves_behind_is_ended_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    leaves_a_worker = (
+        "import signal, subprocess, sys, time\n"
+        "worker = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(60)"
+    )
+    child = Child("tidy", [sys.executable, "-c", leaves_a_worker], log)
+    child.wait_ready(lambda: _said(log).isdigit(), 20)
+    worker = psutil.Process(int(_said(log)))
+    assert child.stop() == 0
+    _gone, alive = psutil.wait_procs([worker], timeout=10)
+    assert not alive or all(p.status() == psutil.STATUS_ZOMBIE for p in alive)

@@ -20,9 +20,7 @@ def exact_percentile(values: list[float], percent: float) -> float:
 
 
 @given(DURATIONS, st.sampled_from([0.1, 1.0, 50.0, 90.0, 99.0, 99.9, 100.0]))
-def test_percentile_is_at_most_the_stated_error_above_the_exact_one(
-    values: list[float], percent: float
-) -> None:
+def test_percentile_is_at_most_the_stated_error_above_the_exact_one(values: list[float], percent: float) -> None:
     histogram = Histogram()
     histogram.record_all(values)
     exact, told = exact_percentile(values, percent), histogram.percentile_s(percent)
@@ -75,9 +73,7 @@ def test_a_negative_duration_counts_as_zero_and_an_impossible_percentile_is_refu
         histogram.percentile_s(101)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "name"), [(511, "short"), (512, "mixed"), (4096, "mixed"), (4097, "long")]
-)
+@pytest.mark.parametrize(("tokens", "name"), [(511, "short"), (512, "mixed"), (4096, "mixed"), (4097, "long")])
 def test_length_classes(tokens: int, name: str) -> None:
     assert length_class(tokens) == name
 

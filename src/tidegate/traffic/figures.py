@@ -208,9 +208,7 @@ def _by_phase(run: RunRecord, measured: list[RequestRecord]) -> dict[str, Figure
         start_s, end_s = max(mark.start_s, run.window_s[0]), min(mark.end_s, run.window_s[1])
         spans.setdefault(mark.name, []).append((start_s, max(start_s, end_s)))
     return {
-        name: _figures(
-            run, [r for r in measured if r.plan.phase == name], measured, spans[name], (name, None)
-        )
+        name: _figures(run, [r for r in measured if r.plan.phase == name], measured, spans[name], (name, None))
         for name in spans
     }
 

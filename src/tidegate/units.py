@@ -108,14 +108,12 @@ def parse_count_float(value: str) -> float:
 
 def write_duration(seconds: float) -> str:
     """Seconds as a spec writes them, exactly: `800ms`, `15s`, `30m`; `parse_duration_s` gives `seconds` back."""
-    for unit, factor in (("h", 3600.0), ("m", 60.0)):
+    for unit, factor in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
         if seconds >= factor and seconds % factor == 0:
             return f"{write_number(seconds / factor)}{unit}"
-    if 0 < abs(seconds) < 1:
-        for unit, factor in (("ms", 1e-3), ("us", 1e-6)):
-            text = f"{round(seconds / factor, 6):g}{unit}"
-            if seconds > 0 and parse_duration_s(text) == seconds:
-                return text
+    in_ms = f"{round(seconds * 1e3, 9):g}ms"
+    if 0 < seconds < 1 and parse_duration_s(in_ms) == seconds:
+        return in_ms
     return f"{write_number(seconds)}s"
 
 

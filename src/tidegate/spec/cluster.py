@@ -8,7 +8,18 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import force_setattr
 
 from tidegate.spec.profile import EngineProfile
-from tidegate.spec.quantity import Bytes, Count, Fraction, PositiveCount, PositiveSeconds, Seconds
+from tidegate.spec.quantity import (
+    BufferBytes,
+    Bytes,
+    Count,
+    Fraction,
+    IntervalSeconds,
+    PositiveCount,
+    PositiveFraction,
+    PositiveSeconds,
+    Seconds,
+    Word,
+)
 from tidegate.spec.traffic import TrafficSpec
 
 Name = Annotated[
@@ -36,7 +47,7 @@ Sha256 = Annotated[
     str,
     Meta(
         pattern=r"^[0-9a-f]{64}$",
-        extra={"expects": "the SHA-256 of a key (64 hex digits in lower case: `printf %s KEY | sha256sum`)"},
+        extra={"expects": "the SHA-256 of a key (64 hex digits in lower case)"},
     ),
 ]
 
@@ -61,25 +72,30 @@ class PoolSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     model: Name
     """What clients ask for, and what the engines call it."""
     instances: Annotated[list[InstanceSpec], Meta(min_length=1)]
+    """The engine servers that run it, at least one."""
     engine: EngineProfile = EngineProfile()
+    """What each of them is and how its scheduler is set."""
 
 
 class SloSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The promise. A request meets it when its TTFT and at least 99 % of its gaps are inside."""
 
     ttft_s: PositiveSeconds = field(default=0.8, name="ttft")
+    """Time to the first token, from the client's send."""
     itl_s: PositiveSeconds = field(default=0.05, name="itl")
+    """Gap between two tokens of one answer."""
 
 
 class AdmissionSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an instance may hold of this gateway's work. `enabled: false` forwards everything at once."""
 
     enabled: bool = True
+    """Whether requests are held back at all."""
     max_in_flight: PositiveCount = 256
     """Requests in flight on one instance."""
     max_prefill_tokens: PositiveCount = 16_384
     """Prompt tokens sent to one instance whose first token is not out yet. A longer prompt goes in alone."""
-    kv_high: Fraction = 0.95
+    kv_high: PositiveFraction = 0.95
     """Share of an instance's KV blocks that may be claimed; ignored while its capacity is unknown."""
 
 
@@ -87,17 +103,24 @@ class QueueSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Requests waiting for room. Each bound refuses with 429 and `Retry-After`."""
 
     max_requests: Count = 512
+    """Requests that may wait; 0 queues nothing."""
     max_bytes: Bytes = 256 * 2**20
+    """Sum of the bodies that may wait."""
     max_wait_s: Seconds = field(default=0.5, name="max_wait")
+    """How long one request may wait."""
 
 
 class TimeoutsSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Patience with an engine, each stage apart."""
 
     connect_s: PositiveSeconds = field(default=2.0, name="connect")
+    """For the TCP connection."""
     first_token_s: PositiveSeconds = field(default=60.0, name="first_token")
+    """From sending the request to the first token of its answer."""
     gap_s: PositiveSeconds = field(default=30.0, name="gap")
+    """Between two pieces of an answer."""
     total_s: PositiveSeconds = field(default=1800.0, name="total")
+    """For a request as a whole."""
 
 
 class RetrySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -105,15 +128,19 @@ class RetrySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     budget: Fraction = 0.1
     """Retries allowed as a share of requests."""
-    max_attempts: PositiveCount = 2
+    max_attempts: Annotated[int, Meta(ge=1, le=10, extra={"unit": "count"})] = 2
+    """Attempts at one request, the first included; 1 never retries."""
 
 
 class LimitsSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bounds on what one client connection may send."""
 
-    body_bytes: Bytes = field(default=16 * 2**20, name="body")
-    head_bytes: Bytes = field(default=32 * 2**10, name="head")
+    body_bytes: BufferBytes = field(default=16 * 2**20, name="body")
+    """Largest request body."""
+    head_bytes: BufferBytes = field(default=32 * 2**10, name="head")
+    """Largest request line and headers together."""
     connections: PositiveCount = 20_000
+    """Client connections open at once."""
     idle_s: PositiveSeconds = field(default=75.0, name="idle")
     """How long a silent keep-alive connection, or one that dribbles a request, is kept."""
 
@@ -122,13 +149,21 @@ class GatewaySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """The data path's own settings."""
 
     listen: Address = "127.0.0.1:8080"
+    """Where clients connect. Port 0 takes any free port."""
     admin: Address = "127.0.0.1:9080"
+    """Where health and metrics are served. Port 0 takes any free port."""
     admission: AdmissionSpec = AdmissionSpec()
+    """What one instance may hold."""
     queue: QueueSpec = QueueSpec()
+    """What may wait for room."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
+    """Patience with an engine."""
     retry: RetrySpec = RetrySpec()
+    """Second attempts."""
     limits: LimitsSpec = LimitsSpec()
-    scrape_interval_s: PositiveSeconds = field(default=0.25, name="scrape_interval")
+    """Bounds on clients."""
+    scrape_interval_s: IntervalSeconds = field(default=0.25, name="scrape_interval")
+    """How often each instance's metrics are read."""
     drain_s: Seconds = field(default=15.0, name="drain")
     """After SIGTERM, how long streams may go on before they end with an error event."""
     bytes_per_token: Annotated[float, Meta(gt=0, le=64)] = 4.0
@@ -141,17 +176,20 @@ class TenantSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One customer. Without any tenant every key is accepted as tenant `default`."""
 
     name: Name
+    """What limits, logs and metrics call this customer."""
     key_sha256: list[Sha256] = []
     """SHA-256 of each API key, in hex: `printf %s KEY | sha256sum`."""
     priority: Literal["critical", "high", "normal", "best_effort"] = "normal"
+    """Who goes first when there is not room for all."""
 
 
 class CostSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Money, for cost per million tokens."""
 
-    gpu_hour: Annotated[float, Meta(ge=0)] = 2.5
+    gpu_hour: Annotated[float, Meta(ge=0, le=1e6)] = 2.5
     """Price of one GPU for one hour."""
-    currency: str = "USD"
+    currency: Word = "USD"
+    """What that price is in; only printed."""
     prompt_share: Fraction = 0.25
     """Share of the cost that is put on prompt tokens; the rest is put on output tokens."""
 
@@ -160,9 +198,16 @@ class ClusterSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """A whole `tidegate.yaml`."""
 
     version: Literal[1] = 1
+    """The format of this file."""
     pools: Annotated[list[PoolSpec], Meta(min_length=1)]
+    """The models and the engine servers behind them, at least one."""
     gateway: GatewaySpec = GatewaySpec()
+    """The data path's settings."""
     slo: SloSpec = SloSpec()
+    """What clients are promised."""
     tenants: list[TenantSpec] = []
+    """Who may call. With none, every key is accepted as tenant `default`."""
     traffic: TrafficSpec = TrafficSpec()
+    """What load runs and simulations send."""
     cost: CostSpec = CostSpec()
+    """What the GPUs cost."""

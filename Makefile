@@ -87,7 +87,7 @@ demo: $(DEMO_STAMP) ## emulated cluster, a peak, default vs frozen, a report (EN
 
 bench: $(DEV_STAMP) ## gateway beside nginx, twin beside real time (BENCH=compiled: the compiled build)
 	@$(MAKE) --silent --no-print-directory deps || true
-	@$(if $(filter compiled,$(BENCH)),$(COMPILED_VENV),$(VENV))/bin/python bench/run $(ARGS)
+	@PYTHON="$(CURDIR)/$(if $(filter compiled,$(BENCH)),$(COMPILED_VENV),$(VENV))/bin/python" bench/run $(ARGS)
 
 compile: $(COMPILED_STAMP) ## build a wheel with policy, wire and twin compiled by mypyc, into .venv-compiled
 

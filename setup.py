@@ -46,4 +46,5 @@ def extensions() -> list[Extension]:
     return mypycify(compilable(), opt_level=os.environ.get("TIDEGATE_COMPILE_OPT", "2"))
 
 
-setup(ext_modules=extensions())
+if __name__ == "__main__":
+    setup(ext_modules=extensions())

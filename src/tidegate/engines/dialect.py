@@ -20,7 +20,8 @@ class Dialect:
     checks_model_name: bool = True
     """False: any model name is answered as if it were the one that is loaded."""
     reuses_connections: bool = True
-    """False: a kept connection may fail its next request, so each request gets one of its own."""
+    """False: each request gets a connection of its own. llama.cpp closes after a streamed answer although it
+    announced keep-alive, so that the next request on it is lost."""
 
 
 DIALECTS: Final[dict[str, Dialect]] = {

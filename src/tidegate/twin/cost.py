@@ -100,6 +100,10 @@ class StepCost:
         key = f"tp{profile.gpus}_{profile.weights}_kv{profile.kv_cache}"
         return StepCost(table, key, profile, calibration if calibration is not None else Calibration())
 
+    def describe(self) -> str:
+        """Which engine the step times were measured on: `vllm 0.24.0`."""
+        return f"{self.engine} {self.engine_version}"
+
     def decode_row(self, batch: int) -> DecodeRow:
         """Pure decode of `batch` ≥ 1 sequences."""
         row = self._rows.get(batch)

@@ -37,10 +37,10 @@ class Instance:
     """See the module's docstring. `now` never goes back; a step begun must be finished before the next."""
 
     __slots__ = (
-        "_aborting", "_block_tokens", "_chunk_seqs", "_chunk_tokens", "_context_sum", "_cost", "_decoding",
-        "_duration_s", "_finishes", "_holdings", "_list_tokens", "_log", "_max_sequences", "_need", "_new_tokens",
-        "_order", "_partial", "_preempted", "_running", "_serial", "_start_s", "_step_pairs", "_step_tokens",
-        "_steps", "_stretch", "_tick", "_total", "_waiting", "_waiting_count", "in_step", "name", "pool", "profile",
+        "_aborting", "_block_tokens", "_chunk_seqs", "_chunk_tokens", "_context_sum", "_decoding", "_duration_s",
+        "_finishes", "_holdings", "_list_tokens", "_log", "_max_sequences", "_need", "_new_tokens", "_order",
+        "_partial", "_preempted", "_running", "_serial", "_start_s", "_step_pairs", "_step_tokens", "_steps",
+        "_stretch", "_tick", "_total", "_waiting", "_waiting_count", "cost", "in_step", "name", "pool", "profile",
         "step_end_s",
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ class Instance:
         self.in_step = False
         self.step_end_s = -1.0
         """When the step or leap under way ends; an arrival or abort may bring it forward."""
-        self._cost = cost
+        self.cost = cost
         self._log = log
         self._list_tokens = list_tokens
         self._block_tokens = profile.block_tokens
@@ -184,6 +184,13 @@ class Instance:
             return seq.generated_tokens + self._tick - seq.start_tick
         return seq.generated_tokens
 
+    def progress_s(self, now: float) -> float:
+        """When the last step that ended by `now` ended; `now` itself between steps."""
+        if not self.in_step or now >= self.step_end_s:
+            return now
+        steps = self._steps_begun(now) if self._steps > 1 else 1
+        return self._start_s if steps == 1 else self._stretch.end_s(self._stretch.done + steps - 1)
+
     def statistics(self, now: float = -1.0) -> Statistics:
         """Gauges and counters. Given `now`, gauges count the steps of a leap that began by then; else its first."""
         total = self._total
@@ -197,7 +204,7 @@ class Instance:
             steps = self._steps_begun(now) if now >= 0.0 else 1
             used += self._blocks_needed(steps - 1)
         total.kv_used_blocks = used
-        total.model_flops = self._cost.flops(
+        total.model_flops = self.cost.flops(
             total.computed_tokens + total.output_tokens, total.attended_pairs, total.output_tokens
         )
         return total
@@ -224,13 +231,13 @@ class Instance:
         mean = (self._context_sum + batch) / batch if batch > 0 else 0.0
         self._steps = 1
         self._stretch.valid = False
-        self._duration_s = self._cost.prefill_s(self._new_tokens, self._step_pairs, batch, mean)
+        self._duration_s = self.cost.prefill_s(self._new_tokens, self._step_pairs, batch, mean)
         self.step_end_s = now + self._duration_s
 
     def _begin_decode(self, now: float, most: int) -> None:
         stretch, batch = self._stretch, self._decoding
         if not stretch.goes_on(now):
-            stretch.begin(now, self._cost, batch, (self._context_sum + batch) / batch)
+            stretch.begin(now, self.cost, batch, (self._context_sum + batch) / batch)
         steps = 1
         if most > 1 and not self._preempted:
             steps = stretch.room(min(most, self._next_finish() - self._tick + 1))

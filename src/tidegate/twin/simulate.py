@@ -1,0 +1,116 @@
+"""One simulated run, as the `RunRecord` that reports and tuning read.
+
+In: a spec, planned requests, whether the gateway's admission is on. Out: the record; the same input gives the same
+record. `started_at` and the id are the caller's: nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidegate import __version__
+from tidegate.spec import ClusterSpec
+from tidegate.traffic.plan import PlannedRequest
+from tidegate.traffic.record import InstanceRecord, PhaseMark, RunRecord
+from tidegate.twin.cluster import Cluster, Progress, Server
+from tidegate.twin.cost import Calibration
+
+
+def simulate(
+    spec: ClusterSpec,
+    plans: list[PlannedRequest],
+    *,
+    admission: bool | None = None,
+    marks: list[PhaseMark] | None = None,
+    cancels: dict[int, float] | None = None,
+    calibration: Calibration | None = None,
+    until_s: float = -1.0,
+    label: str = "",
+    run_id: str = "twin",
+    started_at: str = "",
+    progress: Progress | None = None,
+) -> RunRecord:
+    """Runs `plans` (in order of time) against the first pool of `spec` until every request ended, or to `until_s`.
+
+    `admission` overrides the spec: off forwards every request at once, as a plain balancer would. `marks` are the
+    traffic's phases; the measured window is their span, else the span of the arrivals. Raises `BadInputError` for
+    profiles without step tables and for plans that cannot be run.
+    """
+    if admission is not None:
+        spec = with_admission(spec, admission)
+    cluster = Cluster(spec, plans, calibration=calibration, progress=progress)
+    cluster.run(until_s, cancels)
+    return record_of(cluster, spec, plans, marks or [], label, run_id, started_at)
+
+
+def with_admission(spec: ClusterSpec, enabled: bool) -> ClusterSpec:
+    """`spec` with the gateway's admission switched on or off."""
+    admission = msgspec.structs.replace(spec.gateway.admission, enabled=enabled)
+    return msgspec.structs.replace(spec, gateway=msgspec.structs.replace(spec.gateway, admission=admission))
+
+
+def record_of(
+    cluster: Cluster,
+    spec: ClusterSpec,
+    plans: list[PlannedRequest],
+    marks: list[PhaseMark],
+    label: str,
+    run_id: str,
+    started_at: str,
+) -> RunRecord:
+    """The record of a cluster that has run."""
+    end_s = marks[-1].end_s if marks else plans[-1].at_s if plans else 0.0
+    engine = spec.pools[0].engine
+    offered = len(plans) / end_s if end_s > 0 else 0.0
+    return RunRecord(
+        id=run_id,
+        kind="twin",
+        label=label,
+        emulated=True,
+        started_at=started_at,
+        seed=spec.traffic.seed,
+        window_s=(marks[0].start_s if marks else 0.0, end_s),
+        slo_ttft_s=spec.slo.ttft_s,
+        slo_itl_s=spec.slo.itl_s,
+        requests=sorted(cluster.records, key=lambda record: record.plan.index),
+        gaps=cluster.gaps.pooled(),
+        gaps_by_group=cluster.gaps.by_group(),
+        phases=marks,
+        sent=cluster.arrived,
+        in_flight=cluster.in_flight,
+        instances=[_instance_record(server, cluster.now) for server in cluster.servers],
+        client_lag_p99_s=0.0,
+        offered_per_s=offered,
+        achieved_per_s=offered,
+        versions={"tidegate": __version__, "step_table": cluster.servers[0].instance.cost.describe()},
+        notes=_notes(spec),
+        hardware=f"{len(cluster.servers)} × {engine.gpus} × {engine.hardware} (simulated)",
+        gpu_hour_price=spec.cost.gpu_hour,
+        currency=spec.cost.currency,
+        prompt_cost_share=spec.cost.prompt_share,
+    )
+
+
+def _instance_record(server: Server, observed_s: float) -> InstanceRecord:
+    instance = server.instance
+    seen = instance.statistics()
+    return InstanceRecord(
+        name=instance.name,
+        gpus=instance.profile.gpus,
+        steps=seen.steps,
+        busy_s=seen.busy_s,
+        preemptions=seen.preemptions,
+        model_flops=seen.model_flops,
+        peak_flops_per_s=instance.cost.peak_flops_per_s,
+        kv_peak_fraction=seen.kv_peak_blocks / seen.capacity_blocks,
+        prompt_tokens=seen.prompt_tokens,
+        output_tokens=seen.output_tokens,
+        observed_s=observed_s,
+    )
+
+
+def _notes(spec: ClusterSpec) -> list[str]:
+    notes = ["simulated: step times are sums of measured kernels, uncalibrated; no network, no CPU time of the server"]
+    if any(pool.engine.kind != "vllm" for pool in spec.pools):
+        notes.append("every engine is scheduled as vLLM V1 would, whatever its kind; only step times are its own")
+    return notes

@@ -132,13 +132,15 @@ def write_number(value: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Seconds for people: `1.2 ms`, `3.4 s`, `2 min 5 s`, `1 h 3 min`."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     if seconds < 0:
         return "-" + format_duration(-seconds)
     if seconds < 0.0095:
         return f"{seconds * 1e3:.2f} ms"
     if seconds < 0.9995:
         return f"{seconds * 1e3:.0f} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -23,7 +23,7 @@ _SIGNLESS: Final = _AMOUNT + r"([eE][+-]?[0-9]+)?"
 _TIME_UNIT: Final = r"(us|µs|ms|sec|s|min|m|h|d)"
 WRITTEN: Final = {
     "duration": rf"^({_SIGNLESS} ?{_TIME_UNIT}|0|([0-9]+(\.[0-9]+)? ?{_TIME_UNIT} ?){{2,}})$",
-    "bytes": rf"^{_SIGNLESS} ?([kKmMgGtT][iI]?)?[bB]?$",
+    "bytes": rf"^{_SIGNLESS} ?(([kKmMgGtT][iI]?)?[bB])?$",
     "count": rf"^{_SIGNLESS} ?([kKMG]|[kKmM]i)?$",
     "fraction": rf"^{_SIGNLESS} ?%?$",
     "rate": rf"^{_SIGNLESS} ?([kKMG]|[kKmM]i)?(/ ?(s|sec|m|min|h))?$",

@@ -50,6 +50,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     goodput_per_s: float | None
     ttft: Spread
     ttft_from_send: Spread
+    ttft_visible: Spread
     itl: Spread
     gap: Spread
     longest_gap: Spread
@@ -92,6 +93,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     preemptions: int | None
     mfu: float | None
     kv_peak_fraction: float | None
+    text_faults: int
+    """Answers whose text was verified and found wrong: lost, repeated or foreign tokens."""
     cost_per_m_output: float | None
     cost_per_m_prompt: float | None
     currency: str
@@ -123,6 +126,7 @@ def figures_of(run: RunRecord) -> RunFigures:
         preemptions=fleet.preemptions(run.instances),
         mfu=fleet.mfu(run),
         kv_peak_fraction=fleet.kv_peak_fraction(run.instances),
+        text_faults=sum(bool(record.text_fault) for record in run.requests),
         cost_per_m_output=fleet.cost_per_million(run, total.output_tokens_per_s, 1.0 - run.prompt_cost_share),
         cost_per_m_prompt=fleet.cost_per_million(run, total.prompt_tokens_per_s, run.prompt_cost_share),
         currency=run.currency,
@@ -248,6 +252,7 @@ def _figures(
         goodput_per_s=_rate(good, duration_s),
         ttft=_spread(record.ttft_s for record in members),
         ttft_from_send=_spread(_between(r.sent_s, r.first_token_s) for r in members),
+        ttft_visible=_spread(_between(r.plan.at_s, r.first_visible_s) for r in members),
         itl=itl,
         gap=gap,
         longest_gap=_spread(r.longest_gap_s for r in members if r.gap_count),

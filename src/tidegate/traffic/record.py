@@ -36,6 +36,10 @@ class RequestRecord(Struct, gc=False):
     longest_gap_s: float = 0.0
     gaps_ms: list[float] = []
     """Raw gaps between token-carrying chunks; empty for twin runs, which keep the pooled histogram only."""
+    first_visible_s: float | None = None
+    """First token that is not reasoning."""
+    text_fault: str = ""
+    """What was wrong with the text of an answer that could be verified (emulated engines); empty when nothing."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -103,6 +107,8 @@ class RunRecord(Struct, kw_only=True):
     client_lag_p99_s: float | None = None
     offered_per_s: float = 0.0
     achieved_per_s: float = 0.0
+    loop_lag_p99_s: float | None = None
+    """How late the driver's own timers fired; chunk times carry the same error."""
     client_bound: bool = False
     client_bound_why: str = ""
     versions: dict[str, str] = field(default_factory=dict)

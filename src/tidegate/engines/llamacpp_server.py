@@ -9,6 +9,7 @@ default takes every core and stalls the gateway under test. Importing this modul
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import socket
 import sys
@@ -35,8 +36,13 @@ def command(
 
 
 def main(argv: list[str]) -> ExitCode:
-    """Parses, serves until told to stop, and says in one sentence why it cannot."""
+    """Parses, serves until told to stop, and says in one sentence why it cannot.
+
+    Stop signals are blocked before anything is made: they wait for `sigwait`, and llama.cpp's threads, which
+    inherit the mask, never see them.
+    """
     options = _parser().parse_args(argv)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         _check(options)
         with tempfile.TemporaryDirectory(prefix="tidegate-llamacpp-") as directory:
@@ -91,13 +97,9 @@ def _model(options: argparse.Namespace, directory: Path) -> Path:
 
 
 def _serve(options: argparse.Namespace, model: Path) -> None:
-    """Returns once a stop signal has come and the server is gone.
-
-    The signals are blocked before the server starts: its threads inherit the mask, so only `sigwait` sees them.
-    """
+    """Returns once a stop signal has come and the server is gone."""
     import xllamacpp
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         server = xllamacpp.Server(_parameters(xllamacpp.CommonParams(), options, model))
     except RuntimeError as exc:
@@ -105,7 +107,18 @@ def _serve(options: argparse.Namespace, model: Path) -> None:
         raise UnavailableError(f"llama.cpp did not start with {model}: {exc}", hint=hint) from exc
     sys.stderr.write(f"llama.cpp listens on {server.listening_address}\n")
     signal.sigwait(STOP_SIGNALS)
+    _cut_connections()
     del server
+
+
+def _cut_connections() -> None:
+    """Ends every TCP connection of this process: llama.cpp's own stop waits for clients that read slowly."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            with socket.socket(fileno=os.dup(number)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:  # closed meanwhile, not a socket, or not connected
+            continue
 
 
 def _parameters(parameters: Any, options: argparse.Namespace, model: Path) -> Any:

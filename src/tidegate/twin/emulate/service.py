@@ -61,8 +61,8 @@ class Service:
         self._peak_flops_per_s = peak_flops_per_s
         self._page = MetricsPage(model, profile, engine.telemetry)
         self._refused = 0
-        self._started_s = time.monotonic()
-        self._created = int(time.time())
+        self._started_s = time.time()
+        self._created = int(self._started_s)
         self._routes: dict[str, dict[str, Answer]] = {
             CHAT_PATH: {"POST": self._complete},
             COMPLETIONS_PATH: {"POST": self._complete},
@@ -74,7 +74,7 @@ class Service:
             "/version": {"GET": self._version},
             "/load": {"GET": self._load},
             "/metrics": {"GET": self._metrics},
-            "/emulated/record": {"GET": self._record},
+            "/emulated/counters": {"GET": self._counters},
         }
 
     # --- Application ---
@@ -194,10 +194,10 @@ class Service:
         page = self._page.render(self._engine.instance.statistics(), self._refused)
         exchange.respond(200, [(b"content-type", CONTENT_TYPE)], page)
 
-    def _record(self, exchange: Exchange, body: bytes) -> None:
-        _respond(exchange, self.record())
+    def _counters(self, exchange: Exchange, body: bytes) -> None:
+        _respond(exchange, self.counters())
 
-    def record(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, Any]:
         """What a run's report needs; counters since the start. Names as in `traffic.record.InstanceRecord`."""
         now, pace = self._engine.instance.statistics(), self._engine.telemetry.pace
         return {
@@ -207,7 +207,7 @@ class Service:
             "shape": self._profile.shape,
             "hardware": self._profile.hardware,
             "gpus": self._profile.gpus,
-            "up_s": time.monotonic() - self._started_s,
+            "started_s": self._started_s,
             "steps": now.steps,
             "busy_s": now.busy_s,
             "preemptions": now.preemptions,
@@ -215,6 +215,7 @@ class Service:
             "model_flops": now.model_flops,
             "peak_flops_per_s": self._peak_flops_per_s,
             "kv_peak_fraction": now.kv_peak_blocks / now.capacity_blocks if now.capacity_blocks else None,
+            "kv_used_fraction": now.kv_used_blocks / now.capacity_blocks if now.capacity_blocks else None,
             "kv_used_blocks": now.kv_used_blocks,
             "capacity_blocks": now.capacity_blocks,
             "block_tokens": self._profile.block_tokens,

@@ -68,7 +68,11 @@ class Server(Tidegate):
         return self
 
     def __enter__(self) -> Self:
-        return self.wait_serving()
+        try:
+            return self.wait_serving()
+        except BaseException:
+            self.stop()
+            raise
 
     def get(self, path: str, port: int = 0) -> tuple[int, bytes]:
         """Status and body of a GET."""

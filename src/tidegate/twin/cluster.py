@@ -1,353 +1,116 @@
-"""A whole cluster on the virtual clock: planned requests → the gateway's own `Gate` → engine instances → a record.
+"""A cluster and its traffic simulated, as the `RunRecord` that reports and tuning read.
 
-This is the second shell around `policy.Gate` (the gateway is the first): it executes the gate's commands and reports
-back what happened, and decides nothing. Requests reach the gate at their intended time and answers reach clients at
-once: no network and no client lag. Engines are scraped every `scrape_interval_s`; a sample shows the engine as of its
-last step, so it is as stale as a real one.
+In: a spec, planned requests, whether the gateway's admission is on. Out: the record; the same input gives the same
+record. `started_at` and the id are the caller's: nothing here reads a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import msgspec
 
-from tidegate.errors import BadInputError
-from tidegate.policy.gate import TICK_S, Decision, Gate
-from tidegate.policy.ledger import EngineSample
-from tidegate.policy.ledger import Instance as LedgerInstance
-from tidegate.policy.ticket import Attempt, Cancel, Command, Head, Refuse, Settle, Usage
-from tidegate.spec import ClusterSpec, PoolSpec
-from tidegate.traffic.gappool import GapPool, length_class
+from tidegate import __version__
+from tidegate.spec import ClusterSpec
 from tidegate.traffic.plan import PlannedRequest
-from tidegate.traffic.record import RequestRecord
-from tidegate.twin.cost import Calibration, StepCost
-from tidegate.twin.flight import Flight
-from tidegate.twin.instance import Instance
-from tidegate.twin.kernel import ARRIVAL, BEGIN, CANCEL, SCRAPE, STEP_END, TICK, Kernel
-from tidegate.twin.sequence import DECODE, Sequence, StepResult
-from tidegate.twin.steplog import StepLog
-
-Progress = Callable[[float, int, int], None]
-"""(simulated seconds, requests ended, requests planned)."""
-
-ENGINE_ANSWERED_OK: Final = 200
-ENGINE_REFUSED_STATUS: Final = 400
-TICKS_PER_PROGRESS: Final = 10
-PRIORITIES: Final = ("critical", "high", "normal", "best_effort")
-NORMAL: Final = 2
+from tidegate.traffic.record import InstanceRecord, PhaseMark, RunRecord
+from tidegate.twin.cost import Calibration
+from tidegate.twin.shell import Progress, Server, Shell
 
 
-class Server:
-    """One engine: the twin's instance, and the gate's view of it."""
+def simulate(
+    spec: ClusterSpec,
+    plans: list[PlannedRequest],
+    *,
+    admission: bool | None = None,
+    marks: list[PhaseMark] | None = None,
+    cancels: dict[int, float] | None = None,
+    calibration: Calibration | None = None,
+    until_s: float = -1.0,
+    label: str = "",
+    run_id: str = "twin",
+    started_at: str = "",
+    progress: Progress | None = None,
+) -> RunRecord:
+    """Runs `plans` (in order of time) against the first pool of `spec` until every request ended, or to `until_s`.
 
-    __slots__ = ("beginning", "due_s", "instance", "ledger")
-
-    def __init__(self, instance: Instance, ledger: LedgerInstance) -> None:
-        self.instance = instance
-        self.ledger = ledger
-        self.due_s = -1.0
-        """Time of the step end that the kernel knows of; events at other times are stale."""
-        self.beginning = False
-
-
-class Cluster:
-    """Drives one run; `run` may be called once."""
-
-    __slots__ = (
-        "_by_name", "_cancels", "_discarded", "_ended", "_flights", "_gap_groups", "_gap_index", "_kernel", "_leap",
-        "_model", "_next", "_plans", "_priorities", "_progress", "_ticks", "gaps", "gate", "records", "servers",
-        "spec",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        spec: ClusterSpec,
-        plans: list[PlannedRequest],
-        log: list[Decision] | None = None,
-        calibration: Calibration | None = None,
-        leap: bool = True,
-        progress: Progress | None = None,
-    ) -> None:
-        """`plans` in order of time, all for the first pool's model. Raises `BadInputError` for what cannot be run."""
-        check_plans(spec.pools[0], plans)
-        self.spec = spec
-        self.gate = Gate(spec, log)
-        self.gaps = GapPool()
-        self.records: list[RequestRecord] = []
-        self._model = spec.pools[0].model
-        self._plans = plans
-        self._next = 0
-        self._ended = 0
-        self._leap = leap
-        self._progress = progress
-        self._ticks = 0
-        self._cancels: dict[int, float] = {}
-        self._priorities = {tenant.name: PRIORITIES.index(tenant.priority) for tenant in spec.tenants}
-        self._kernel = Kernel()
-        self._flights: dict[int, Flight] = {}
-        """Requests at an engine, by ticket id, oldest attempt first."""
-        self._discarded: dict[int, int] = {}
-        """Gaps of whole (not streamed) answers: nobody sees them."""
-        self._gap_groups: list[dict[int, int]] = [self._discarded]
-        self._gap_index: dict[str, int] = {}
-        self.servers: list[Server] = []
-        self._by_name: dict[str, Server] = {}
-        self._build(calibration)
-
-    @property
-    def now(self) -> float:
-        """Simulated seconds."""
-        return self._kernel.now
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that arrived and have not ended."""
-        return self._next - self._ended
-
-    @property
-    def arrived(self) -> int:
-        """Requests that arrived so far."""
-        return self._next
-
-    def run(self, until_s: float = -1.0, cancels: dict[int, float] | None = None) -> None:
-        """Runs until every request ended, or to `until_s` if given. `cancels` maps `PlannedRequest.index` to the time
-        its client leaves."""
-        kernel = self._kernel
-        if cancels is not None:
-            self._cancels = cancels
-        self._start()
-        while (self._next < len(self._plans) or self._ended < self._next) and len(kernel) > 0:
-            at_s, kind, _, subject = kernel.pop()
-            if 0.0 <= until_s < at_s:
-                return
-            if kind == STEP_END:
-                assert isinstance(subject, Server)
-                self._step_ended(subject, at_s)
-            elif kind == ARRIVAL:
-                self._arrive(at_s)
-            elif kind == BEGIN:
-                assert isinstance(subject, Server)
-                subject.beginning = False
-                self._begin(subject, at_s)
-            elif kind == TICK:
-                self._tick(at_s)
-            elif kind == SCRAPE:
-                self._scrape(at_s)
-            elif kind == CANCEL:
-                assert isinstance(subject, Flight)
-                self._cancel(subject, at_s)
-
-    # --- setting up -------------------------------------------------------------------------------------------
-
-    def _build(self, calibration: Calibration | None) -> None:
-        slo_s = self.spec.slo.itl_s
-        for pool in self.spec.pools:
-            cost = StepCost.for_profile(pool.engine, calibration)
-            for ledger in self.gate.pools[pool.model].instances:
-                log = StepLog(self._gap_groups, slo_s)
-                server = Server(Instance(ledger.name, pool.engine, cost, log, list_tokens=False), ledger)
-                self.servers.append(server)
-                self._by_name[ledger.name] = server
-
-    def _start(self) -> None:
-        """Engines are up, healthy and scraped before the first request, as `tidegate load` finds them."""
-        for server in self.servers:
-            self.gate.probed(server.ledger, True, 0.0)
-            self.gate.sampled(server.ledger, sample_of(server.instance, 0.0), 0.0)
-        self._kernel.push(self.spec.gateway.scrape_interval_s, SCRAPE, None)
-        self._kernel.push(TICK_S, TICK, None)
-        if self._plans:
-            self._kernel.push(self._plans[0].at_s, ARRIVAL, None)
-
-    # --- events -----------------------------------------------------------------------------------------------
-
-    def _arrive(self, now: float) -> None:
-        plan = self._plans[self._next]
-        self._next += 1
-        if self._next < len(self._plans):
-            self._kernel.push(self._plans[self._next].at_s, ARRIVAL, None)
-        flight = Flight(plan, self._group_of(plan))
-        leaves_s = self._cancels.get(plan.index)
-        if leaves_s is not None:
-            self._kernel.push(max(now, leaves_s), CANCEL, flight)
-        prompt_bytes = int(plan.prompt_tokens * self.spec.gateway.bytes_per_token)
-        tenant = plan.tenant or "default"
-        priority = self._priorities.get(tenant, NORMAL)
-        head = Head(self._model, tenant, prompt_bytes, prompt_bytes, plan.output_tokens, -1, priority)
-        self._execute(self.gate.open(head, now, flight), now)
-
-    def _step_ended(self, server: Server, now: float) -> None:
-        instance = server.instance
-        if not instance.in_step or instance.step_end_s != now:
-            return  # brought forward by an arrival or an abort, and taken then
-        self._deliver(instance.finish_step(), now)
-        if self._kernel.alone():
-            self._begin(server, now)
-        elif not server.beginning:
-            server.beginning = True
-            self._kernel.push(now, BEGIN, server)
-
-    def _begin(self, server: Server, now: float) -> None:
-        instance = server.instance
-        if instance.in_step:
-            return
-        end_s = instance.begin_leap(now) if self._leap else instance.begin_step(now)
-        server.due_s = end_s
-        if end_s >= 0.0:
-            self._kernel.push(end_s, STEP_END, server)
-
-    def _deliver(self, result: StepResult, now: float) -> None:
-        for seq in result.first:
-            flight = seq.context
-            assert isinstance(flight, Flight)
-            flight.first_s = now
-            flight.status = ENGINE_ANSWERED_OK
-            if flight.plan.stream and flight.attempt is not None:
-                self._execute(self.gate.first_token(flight.attempt, now), now)
-        for seq in result.finished:
-            flight = seq.context
-            assert isinstance(flight, Flight)
-            self._finish(flight, seq, now)
-
-    def _finish(self, flight: Flight, seq: Sequence, now: float) -> None:
-        attempt = flight.attempt
-        assert attempt is not None
-        flight.prompt_tokens = seq.prompt_tokens
-        flight.output_tokens = seq.generated_tokens
-        if not flight.plan.stream:
-            self._execute(self.gate.first_token(attempt, now), now)
-        attempt.last_s = now
-        attempt.tokens = seq.generated_tokens
-        usage = Usage(seq.prompt_tokens, seq.generated_tokens)
-        self._execute(self.gate.finished(attempt, usage, now), now)
-
-    def _tick(self, now: float) -> None:
-        """The gate's time-outs. They look at `last_s` of old attempts only, so only those are metered."""
-        limits = self.spec.gateway.timeouts
-        shortest_s = min(limits.first_token_s, limits.gap_s, limits.total_s)
-        for flight in self._flights.values():
-            attempt, seq, instance = flight.attempt, flight.seq, flight.instance
-            if attempt is None or now - attempt.started_s < shortest_s:
-                break
-            if seq is not None and instance is not None and seq.state == DECODE:
-                attempt.last_s = max(attempt.last_s, instance.progress_s(now))
-        self._ticks += 1
-        self._execute(self.gate.tick(now), now)
-        self._kernel.push((self._ticks + 1) * TICK_S, TICK, None)
-        if self._progress is not None and self._ticks % TICKS_PER_PROGRESS == 0:
-            self._progress(now, self._ended, len(self._plans))
-
-    def _scrape(self, now: float) -> None:
-        for server in self.servers:
-            self._execute(self.gate.sampled(server.ledger, sample_of(server.instance, now), now), now)
-        self._kernel.push(now + self.spec.gateway.scrape_interval_s, SCRAPE, None)
-
-    def _cancel(self, flight: Flight, now: float) -> None:
-        if flight.ticket is not None and flight.ticket.outcome is None:
-            self._execute(self.gate.client_gone(flight.ticket, now), now)
-
-    # --- the gate's commands ----------------------------------------------------------------------------------
-
-    def _execute(self, commands: list[Command], now: float) -> None:
-        for command in commands:
-            flight = command.ticket.context
-            assert isinstance(flight, Flight)
-            flight.ticket = command.ticket
-            if isinstance(command, Attempt):
-                self._send(flight, command, now)
-            elif isinstance(command, Settle):
-                self._settle(flight, now)
-            elif isinstance(command, Refuse):
-                flight.refusal = command.refusal
-                if flight.status == 0:
-                    flight.status = command.refusal.status
-            elif isinstance(command, Cancel):
-                self._stop(flight, now)
-
-    def _send(self, flight: Flight, attempt: Attempt, now: float) -> None:
-        server = self._by_name[attempt.instance.name]
-        instance, plan = server.instance, flight.plan
-        flight.attempt = attempt
-        flight.instance = instance
-        if instance.refusal(plan.prompt_tokens, plan.output_tokens):
-            flight.status = ENGINE_REFUSED_STATUS
-            self._execute(self.gate.answered_badly(attempt, ENGINE_REFUSED_STATUS, None, now), now)
-            return
-        self._flights[attempt.ticket.id] = flight
-        seq = Sequence(
-            attempt.ticket.id,
-            plan.prompt_tokens,
-            plan.output_tokens,
-            plan.prefix_hashes,
-            plan.prefix_block_tokens,
-            flight,
-            flight.group,
-        )
-        flight.seq = seq
-        instance.submit(seq, now)
-        self._reschedule(server, now)
-
-    def _stop(self, flight: Flight, now: float) -> None:
-        seq, instance = flight.seq, flight.instance
-        if seq is None or instance is None:
-            return
-        flight.output_tokens = instance.generated(seq)
-        instance.abort(seq, now)
-        self._reschedule(self._by_name[instance.name], now)
-
-    def _settle(self, flight: Flight, now: float) -> None:
-        ticket = flight.ticket
-        assert ticket is not None
-        assert ticket.outcome is not None
-        self._flights.pop(ticket.id, None)
-        self._ended += 1
-        self.records.append(flight.record(ticket.outcome, now))
-
-    def _reschedule(self, server: Server, now: float) -> None:
-        """After an arrival or abort: the step under way may end earlier, or an idle engine may begin."""
-        instance = server.instance
-        if instance.in_step:
-            if instance.step_end_s != server.due_s:
-                server.due_s = instance.step_end_s
-                self._kernel.push(server.due_s, STEP_END, server)
-        elif not server.beginning:
-            server.beginning = True
-            self._kernel.push(now, BEGIN, server)
-
-    def _group_of(self, plan: PlannedRequest) -> int:
-        if not plan.stream:
-            return 0
-        key = f"{plan.phase}/{length_class(plan.prompt_tokens)}"
-        index = self._gap_index.get(key, -1)
-        if index < 0:
-            index = self._gap_index[key] = len(self._gap_groups)
-            self._gap_groups.append(self.gaps.of(plan.phase, plan.prompt_tokens).counts)
-        return index
+    `admission` overrides the spec: off forwards every request at once, as a plain balancer would. `marks` are the
+    traffic's phases; the measured window is their span, else the span of the arrivals. Raises `BadInputError` for
+    profiles without step tables and for plans that cannot be run.
+    """
+    if admission is not None:
+        spec = with_admission(spec, admission)
+    shell = Shell(spec, plans, calibration=calibration, progress=progress)
+    shell.run(until_s, cancels)
+    return record_of(shell, spec, plans, marks or [], label, run_id, started_at)
 
 
-def sample_of(instance: Instance, now: float) -> EngineSample:
-    """What a scrape of the engine's metrics at `now` would say."""
-    seen = instance.statistics(now)
-    return EngineSample(
-        running=float(seen.running),
-        waiting=float(seen.waiting),
-        kv_used_fraction=seen.kv_used_blocks / seen.capacity_blocks,
-        capacity_blocks=float(seen.capacity_blocks),
-        block_tokens=float(instance.profile.block_tokens),
-        preemptions=float(seen.preemptions),
+def with_admission(spec: ClusterSpec, enabled: bool) -> ClusterSpec:
+    """`spec` with the gateway's admission switched on or off."""
+    admission = msgspec.structs.replace(spec.gateway.admission, enabled=enabled)
+    return msgspec.structs.replace(spec, gateway=msgspec.structs.replace(spec.gateway, admission=admission))
+
+
+def record_of(
+    shell: Shell,
+    spec: ClusterSpec,
+    plans: list[PlannedRequest],
+    marks: list[PhaseMark],
+    label: str,
+    run_id: str,
+    started_at: str,
+) -> RunRecord:
+    """The record of a cluster that was run."""
+    end_s = marks[-1].end_s if marks else plans[-1].at_s if plans else 0.0
+    engine = spec.pools[0].engine
+    offered = len(plans) / end_s if end_s > 0 else 0.0
+    return RunRecord(
+        id=run_id,
+        kind="twin",
+        label=label,
+        emulated=True,
+        started_at=started_at,
+        seed=spec.traffic.seed,
+        window_s=(marks[0].start_s if marks else 0.0, end_s),
+        slo_ttft_s=spec.slo.ttft_s,
+        slo_itl_s=spec.slo.itl_s,
+        requests=sorted(shell.records, key=lambda record: record.plan.index),
+        gaps=shell.gaps.pooled(),
+        gaps_by_group=shell.gaps.by_group(),
+        phases=marks,
+        sent=shell.arrived,
+        in_flight=shell.in_flight,
+        instances=[_instance_record(server, shell.now) for server in shell.servers],
+        client_lag_p99_s=0.0,
+        offered_per_s=offered,
+        achieved_per_s=offered,
+        versions={"tidegate": __version__, "step_table": shell.servers[0].instance.cost.describe()},
+        notes=_notes(spec),
+        hardware=f"{len(shell.servers)} × {engine.gpus} × {engine.hardware} (simulated)",
+        gpu_hour_price=spec.cost.gpu_hour,
+        currency=spec.cost.currency,
+        prompt_cost_share=spec.cost.prompt_share,
     )
 
 
-def check_plans(pool: PoolSpec, plans: list[PlannedRequest]) -> None:
-    """Raises `BadInputError` for plans the twin cannot run: out of order, before 0, or with foreign prefix blocks."""
-    before_s = 0.0
-    for plan in plans:
-        if plan.at_s < before_s:
-            raise BadInputError(f"request {plan.index} is planned at {plan.at_s:g} s, before {before_s:g} s")
-        before_s = plan.at_s
-        if plan.prefix_hashes and plan.prefix_block_tokens % pool.engine.block_tokens:
-            raise BadInputError(
-                f"request {plan.index} names prefixes of {plan.prefix_block_tokens} tokens, which KV blocks of"
-                f" {pool.engine.block_tokens} tokens do not divide",
-                hint="choose a block_tokens that divides it",
-            )
+def _instance_record(server: Server, observed_s: float) -> InstanceRecord:
+    instance = server.instance
+    seen = instance.statistics()
+    return InstanceRecord(
+        name=instance.name,
+        gpus=instance.profile.gpus,
+        steps=seen.steps,
+        busy_s=seen.busy_s,
+        preemptions=seen.preemptions,
+        model_flops=seen.model_flops,
+        peak_flops_per_s=instance.cost.peak_flops_per_s,
+        kv_peak_fraction=seen.kv_peak_blocks / seen.capacity_blocks,
+        prompt_tokens=seen.prompt_tokens,
+        output_tokens=seen.output_tokens,
+        observed_s=observed_s,
+    )
+
+
+def _notes(spec: ClusterSpec) -> list[str]:
+    notes = ["simulated: step times are sums of measured kernels, uncalibrated; no network, no CPU time of the server"]
+    if any(pool.engine.kind != "vllm" for pool in spec.pools):
+        notes.append("every engine is scheduled as vLLM V1 would, whatever its kind; only step times are its own")
+    return notes

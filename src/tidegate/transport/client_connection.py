@@ -1,0 +1,226 @@
+"""One connection to an upstream: sends a request, reads its answer, and goes back to its pool.
+
+llhttp (httptools) parses. What it finds in one read is noted and handed on after it returned: a body piece per read,
+and completion last, so that whoever reacts to it may already use this connection again.
+
+    IDLE --send--> WAITING --answer head--> READING --answer whole--> IDLE (kept) or CLOSED
+    any  --cancelled, peer closed, garbage--> CLOSED
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+import httptools
+
+from tidegate.wire.http import Headers
+
+IDLE: Final = 0
+WAITING: Final = 1
+READING: Final = 2
+CLOSED: Final = 3
+
+MAX_HEAD_BYTES: Final = 65_536
+MAX_HEADERS: Final = 256
+NO_BODY_STATUSES: Final = (204, 304)
+
+
+class Receiver(Protocol):
+    """The call whose answer is read."""
+
+    def connected(self, connection: ClientConnection) -> None: ...
+
+    def head(self, status: int, headers: Headers) -> None: ...
+
+    def body(self, data: bytes) -> None: ...
+
+    def complete(self) -> None: ...
+
+    def broken(self, cause: str, untouched: bool = False) -> None: ...
+
+
+class Home(Protocol):
+    """The pool, as far as a connection needs it."""
+
+    def opened(self, connection: ClientConnection) -> None: ...
+
+    def closed(self, connection: ClientConnection) -> None: ...
+
+    def keep(self, connection: ClientConnection) -> None: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """An upstream connection. One call at a time."""
+
+    __slots__ = (
+        "_call",
+        "_head_bytes",
+        "_head_seen",
+        "_headers",
+        "_home",
+        "_keep_alive",
+        "_message_done",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_stage",
+        "_transport",
+        "_until_close",
+        "idle_since_s",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, home: Home, call: Receiver) -> None:
+        self._home = home
+        self._call: Receiver | None = call
+        self._parser = httptools.HttpResponseParser(self)
+        self._stage = IDLE
+        self._headers: Headers = []
+        self._pieces: list[bytes] = []
+        self._head_bytes = 0
+        self._head_seen = False
+        self._keep_alive = False
+        self._message_done = False
+        self._until_close = False
+        self._paused = False
+        self.idle_since_s = 0.0
+
+    # --- llhttp: only note ---
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._head_seen:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._head_seen = True
+        self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it at the message's end
+
+    def on_body(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:
+            self._head_seen = False
+            self._headers = []
+        else:
+            self._message_done = True
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._home.opened(self)
+        call, self._call = self._call, None
+        if call is not None:
+            call.connected(self)
+
+    def eof_received(self) -> bool:
+        if self._until_close and self._stage == READING:
+            self._message_done = True
+            self._whole()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose("reset")
+        self._home.closed(self)
+
+    def _lose(self, cause: str) -> None:
+        untouched = self._stage == WAITING and self._head_bytes == 0
+        self._stage = CLOSED
+        call, self._call = self._call, None
+        if call is not None:
+            call.broken(cause, untouched)
+
+    # --- sending ---
+
+    def send(self, call: Receiver, writes: Sequence[bytes]) -> None:
+        """Writes a whole request and awaits its answer."""
+        self._call = call
+        self._stage = WAITING
+        self._headers = []
+        self._head_bytes = 0
+        self._head_seen = self._message_done = self._until_close = False
+        self._transport.writelines(writes)
+
+    def usable(self, idle_after_s: float) -> bool:
+        """Whether it is idle since `idle_after_s` or later and nobody has closed it."""
+        return self._stage == IDLE and self.idle_since_s >= idle_after_s and not self._transport.is_closing()
+
+    def discard(self) -> None:
+        """Closes at once, tells nobody."""
+        self._call = None
+        self._stage = CLOSED
+        self._transport.abort()
+
+    def pause(self) -> None:
+        if not self._paused and self._stage != CLOSED:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._stage != CLOSED:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # --- reading ---
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage == WAITING:
+            self._head_bytes += len(data)
+        elif self._stage != READING:
+            self._fail("garbage")
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._hand_on()
+            self._fail("garbage")
+            return
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Tells the call what the last read brought. Any step may end the call, and the next must see it."""
+        if self._stage == WAITING:
+            if not self._head_seen:
+                if self._head_bytes > MAX_HEAD_BYTES:
+                    self._fail("garbage")
+                return
+            self._take_head()
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            if self._call is not None:
+                self._call.body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if self._message_done and self._stage == READING:
+            self._whole()
+
+    def _take_head(self) -> None:
+        self._stage = READING
+        status = self._parser.get_status_code()
+        names = [name for name, _ in self._headers]
+        if len(names) > MAX_HEADERS:
+            self._fail("garbage")
+            return
+        framed = b"content-length" in names or b"transfer-encoding" in names
+        self._until_close = not framed and status not in NO_BODY_STATUSES
+        if self._call is not None:
+            self._call.head(status, self._headers)
+
+    def _whole(self) -> None:
+        call, self._call = self._call, None
+        if self._keep_alive and not self._until_close and not self._transport.is_closing():
+            self.resume()
+            self._stage = IDLE
+            self._home.keep(self)
+        else:
+            self._stage = CLOSED
+            self._transport.abort()
+        if call is not None:
+            call.complete()
+
+    def _fail(self, cause: str) -> None:
+        self._lose(cause)
+        self._transport.abort()

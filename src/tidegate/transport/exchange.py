@@ -1,0 +1,165 @@
+"""One request on a server connection and the answer to it, as an application sees them.
+
+The application may answer at any moment after `on_head`, in one piece (`respond`) or in chunks (`start`, `send`,
+`finish`), from inside a callback or later. An answer is given once; what is written after the client left or
+after the end is dropped, because both can happen between two callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from tidegate.wire.http import CHUNKED, CLOSE, KEEP_ALIVE, LAST_CHUNK, Headers, head_lines, status_line
+
+
+class Application(Protocol):
+    """What a server serves. Called on the event loop; must not block."""
+
+    def on_head(self, exchange: Exchange) -> None:
+        """A request head, before any of its body."""
+        ...
+
+    def on_body(self, exchange: Exchange, data: bytes) -> None: ...
+
+    def on_request_complete(self, exchange: Exchange) -> None: ...
+
+    def on_gone(self, exchange: Exchange) -> None:
+        """The client left before the answer was finished. Nothing more is called for this exchange."""
+        ...
+
+    def on_writable(self, exchange: Exchange, writable: bool) -> None:
+        """The client reads too slowly (`False`), or has caught up (`True`)."""
+        ...
+
+
+class Owner(Protocol):
+    """The connection, as far as an exchange needs it."""
+
+    def answered(self, exchange: Exchange) -> None: ...
+
+    def answering_early(self, exchange: Exchange) -> None: ...
+
+    def hold_body(self, held: bool) -> None: ...
+
+
+class Exchange:
+    """A request and its answer. `headers` have lower-case names; `target` is path and query."""
+
+    __slots__ = (
+        "_chunked",
+        "_owner",
+        "_transport",
+        "complete",
+        "content_length",
+        "context",
+        "ended",
+        "headers",
+        "http_minor",
+        "keep_alive",
+        "method",
+        "started",
+        "target",
+        "writable",
+    )
+
+    def __init__(
+        self, owner: Owner, transport: asyncio.Transport, method: str, target: str, headers: Headers, minor: int
+    ) -> None:
+        self._owner = owner
+        self._transport = transport
+        self._chunked = True
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.http_minor = minor
+        self.content_length = 0
+        """Of the request body; −1 when it comes in chunks."""
+        self.context: object = None
+        """The application's own."""
+        self.complete = False
+        """The request was read whole."""
+        self.keep_alive = True
+        self.started = False
+        """An answer head was written."""
+        self.ended = False
+        """Nothing more can be written: answered, aborted, or the client left."""
+        self.writable = True
+
+    def _connection_line(self) -> bytes:
+        if not self.complete:
+            self._owner.answering_early(self)
+        if not self.keep_alive:
+            return CLOSE
+        return KEEP_ALIVE if self.http_minor == 0 else b""
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """The whole answer; `content-length` is added."""
+        if self.ended or self.started:
+            return
+        self.started = True
+        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (
+            status_line(status),
+            head_lines(headers),
+            self._connection_line(),
+            len(body),
+        )
+        if self.method == "HEAD" or not body:
+            self._transport.write(head)
+        else:
+            self._transport.writelines((head, body))
+        self._end()
+
+    def start(self, status: int, headers: Headers, content_length: int = -1) -> None:
+        """Begins an answer of unknown length: chunked, or ended by close for an HTTP/1.0 client.
+
+        With `content_length` the pieces sent are that body, unframed; `finish` after all of it.
+        """
+        if self.ended or self.started:
+            return
+        self.started = True
+        framing = CHUNKED
+        if content_length >= 0:
+            self._chunked = False
+            framing = b"content-length: %d\r\n" % content_length
+        elif self.http_minor == 0:
+            self._chunked = self.keep_alive = False
+            framing = b""
+        self._transport.write(
+            b"%b%b%b%b\r\n" % (status_line(status), head_lines(headers), self._connection_line(), framing)
+        )
+
+    def send(self, data: bytes) -> None:
+        """One piece of the answer, framed here, not empty."""
+        if self.ended:
+            return
+        if self._chunked:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._transport.write(data)
+
+    def finish(self) -> None:
+        """The answer is whole."""
+        if self.ended:
+            return
+        if self._chunked:
+            self._transport.write(LAST_CHUNK)
+        self._end()
+
+    def abort(self) -> None:
+        """Cuts the connection: the only honest end when a started answer cannot be finished."""
+        if self.ended:
+            return
+        self.ended = True
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stops reading the request body; the client's own buffers fill."""
+        self._owner.hold_body(True)
+
+    def resume_reading(self) -> None:
+        self._owner.hold_body(False)
+
+    def _end(self) -> None:
+        self.ended = True
+        self._owner.answered(self)

@@ -1,0 +1,469 @@
+"""One client connection: requests in, one after the other, answers out in the same order.
+
+llhttp (httptools) parses, but only what this file hands to it: a head is collected and bounded first, then fed as
+a whole; a body of known length is cut exactly where it ends, so that a pipelined successor waits, unparsed, until
+the answer before it is finished. After a chunked body the parser alone knows where the successor begins: if one was
+in the same read, the connection is closed after the answer, which HTTP allows and clients retry.
+
+Stages and what moves between them:
+
+    HEAD    --head complete-->          BODY      --body complete-->  ANSWER
+    ANSWER  --answer finished-->        HEAD      (or closed, when not kept alive)
+    BODY    --answered early, little body left--> DISCARD  --body complete--> HEAD
+    HEAD, BODY --refused, or answered early with much body left--> LINGER --client closes, or time-out--> closed
+
+LINGER reads and forgets, because closing a socket with unread bytes resets it and the answer may never arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol, cast
+
+import httptools
+
+from tidegate.transport.exchange import Application, Exchange
+from tidegate.transport.refusals import HeadProblem, inspect_head, refuse
+from tidegate.transport.wheel import TimerWheel
+from tidegate.wire.http import CONTINUE, Headers
+
+HEAD: Final = 0
+BODY: Final = 1
+ANSWER: Final = 2
+DISCARD: Final = 3
+LINGER: Final = 4
+CLOSED: Final = 5
+
+HELD_BYTES: Final = 65_536
+"""Pipelined bytes kept before reading pauses; a paused socket would hide that the client left."""
+DISCARD_BYTES: Final = 262_144
+"""Of an unwanted body: read and forgotten for the sake of keep-alive up to here, closed beyond."""
+LINGER_TICKS: Final = 3
+FRAMING_SLACK_BYTES: Final = 16_384
+"""Chunk framing and trailers may exceed eight times the body by this much."""
+
+logger = logging.getLogger("tidegate.transport")
+
+
+class Limits:
+    """Bounds on what one client may send. Bytes, and ticks of the server's wheel (seconds)."""
+
+    __slots__ = ("body_bytes", "connections", "head_bytes", "idle_ticks")
+
+    def __init__(
+        self,
+        head_bytes: int = 32 * 2**10,
+        body_bytes: int = 16 * 2**20,
+        idle_s: float = 75.0,
+        connections: int = 20_000,
+    ) -> None:
+        self.head_bytes = head_bytes
+        self.body_bytes = body_bytes
+        self.idle_ticks = max(1, round(idle_s))
+        self.connections = connections
+
+
+class Statistics:
+    """Plain counters of a server."""
+
+    __slots__ = ("accepted", "malformed", "open", "requests", "turned_away")
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.accepted = 0
+        self.requests = 0
+        self.malformed = 0
+        self.turned_away = 0
+
+
+class Home(Protocol):
+    """The server, as far as a connection needs it."""
+
+    application: Application
+    limits: Limits
+    statistics: Statistics
+    wheel: TimerWheel
+    closing: bool
+
+    def opened(self, connection: ServerConnection) -> bool: ...
+
+    def closed(self, connection: ServerConnection) -> None: ...
+
+
+class ServerConnection(asyncio.Protocol):
+    """A client's connection. Its public methods are those of asyncio's protocols and of an exchange's owner."""
+
+    __slots__ = (
+        "_awaited_bytes",
+        "_body_bytes",
+        "_consuming",
+        "_deadline_tick",
+        "_exchange",
+        "_expects_continue",
+        "_headers",
+        "_held",
+        "_home",
+        "_keep_alive",
+        "_message_done",
+        "_overrun",
+        "_parser",
+        "_partial",
+        "_paused",
+        "_pieces",
+        "_stage",
+        "_target",
+        "_transport",
+        "_wire_bytes",
+        "_writable",
+        "wheel_slot",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._parser = httptools.HttpRequestParser(self)
+        self._stage = HEAD
+        self._exchange: Exchange | None = None
+        self._partial = b""
+        self._held = b""
+        self._target = b""
+        self._headers: Headers = []
+        self._pieces: list[bytes] = []
+        self._awaited_bytes = 0
+        self._body_bytes = 0
+        self._wire_bytes = 0
+        self._message_done = False
+        self._overrun = False
+        self._keep_alive = False
+        self._expects_continue = False
+        self._consuming = False
+        self._paused = False
+        self._writable = True
+        self._deadline_tick = 0
+        self.wheel_slot = -1
+
+    # --- llhttp: only note what was found; acting waits until the parser has returned ---
+
+    def on_url(self, url: bytes) -> None:
+        if self._message_done:
+            self._overrun = True
+        self._target = url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it at the message's end
+
+    def on_body(self, data: bytes) -> None:
+        if not self._overrun:
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        self._message_done = True
+
+    # --- asyncio: the connection's life ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._await_request()
+        self._home.wheel.add(self, self._home.limits.idle_ticks)
+        if not self._home.opened(self):
+            refuse(self._transport, 503, "Too many connections.", "too_many_connections")
+            self._linger()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stage = CLOSED
+        self._home.wheel.drop(self)
+        self._home.closed(self)
+        self._partial = self._held = b""
+        self._leave()
+
+    def eof_received(self) -> bool:
+        """A client that half-closes is taken as gone: it cannot be told from one that was killed."""
+        self._leave()
+        return False
+
+    def _leave(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and not exchange.ended:
+            exchange.ended = True
+            self._guard(exchange, self._home.application.on_gone)
+
+    def pause_writing(self) -> None:
+        self._set_writable(False)
+
+    def resume_writing(self) -> None:
+        self._set_writable(True)
+
+    def _set_writable(self, writable: bool) -> None:
+        self._writable = writable
+        self._deadline_tick = 0 if writable else self._home.wheel.tick + self._home.limits.idle_ticks
+        if self._exchange is not None:
+            self._exchange.writable = writable
+            self._home.application.on_writable(self._exchange, writable)
+
+    def on_tick(self, tick: int) -> int:
+        """The wheel asks: is it time to give up on this client?"""
+        if self._deadline_tick > tick:
+            return self._deadline_tick - tick
+        if self._deadline_tick == 0:
+            return self._home.limits.idle_ticks
+        if self._stage in (BODY, DISCARD) or (self._stage == HEAD and self._partial):
+            self._fail(408, "The request did not arrive in time.", "request_timeout")
+            return LINGER_TICKS
+        self._transport.abort()
+        return 0
+
+    # --- reading ---
+
+    def data_received(self, data: bytes) -> None:
+        if self._consuming or self._stage == ANSWER:
+            self._hold(data)
+            return
+        self._consuming = True
+        try:
+            self._consume(data)
+        finally:
+            self._consuming = False
+
+    def _consume(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while True:
+            if self._stage == HEAD:
+                rest = self._take_head(rest)
+            elif self._stage in (BODY, DISCARD):
+                rest = self._take_body(rest)
+            elif self._stage == ANSWER:
+                self._held = bytes(rest) + self._held
+                return
+            else:
+                return
+            if not rest:
+                if not self._held or self._stage == ANSWER:
+                    return
+                rest, self._held = memoryview(self._held), b""
+                self._read_on()
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) > HELD_BYTES and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def hold_body(self, held: bool) -> None:
+        """An exchange's wish to stop or go on reading its body."""
+        if not held:
+            self._read_on()
+        elif not self._paused and self._stage == BODY:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _take_head(self, data: memoryview) -> memoryview:
+        """Collects a whole head, has it parsed, and opens the exchange. Returns what follows it."""
+        seen = len(self._partial)
+        block = self._partial + bytes(data) if seen else bytes(data)
+        if block.startswith(b"\r\n"):
+            block = block.lstrip(b"\r\n")
+            seen = 0
+        end = block.find(b"\r\n\r\n", max(0, seen - 3)) + 4
+        if end < 4 and len(block) <= self._home.limits.head_bytes:
+            if block and not self._partial:
+                self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
+            self._partial = block
+            return memoryview(b"")
+        self._partial = b""
+        if end < 4 or end > self._home.limits.head_bytes:
+            self._fail(431, "The request head is too large.", "head_too_large")
+            return memoryview(b"")
+        self._open_exchange(block if end == len(block) else block[:end])
+        return memoryview(block)[end:]
+
+    def _open_exchange(self, head: bytes) -> None:
+        self._headers = []
+        self._message_done = False
+        self._body_bytes = self._wire_bytes = 0
+        try:
+            self._feed_head(head)
+            facts = inspect_head(head, self._target, self._headers, self._home.limits.body_bytes)
+        except HeadProblem as problem:
+            self._fail(problem.status, problem.message, problem.code)
+            return
+        exchange = Exchange(
+            self, self._transport, self._parser.get_method().decode("ascii"), facts.target, self._headers, facts.minor
+        )
+        exchange.keep_alive = self._keep_alive and not self._home.closing
+        exchange.writable = self._writable
+        exchange.content_length = self._awaited_bytes = facts.content_length
+        self._expects_continue = facts.expects_continue
+        self._home.statistics.requests += 1
+        self._exchange = exchange
+        self._stage = BODY
+        if not self._guard(exchange, self._home.application.on_head):
+            return
+        if self._message_done:
+            self._body_done()
+        elif facts.expects_continue and self._exchange is exchange and not exchange.started:
+            self._expects_continue = False
+            self._transport.write(CONTINUE)
+
+    def _feed_head(self, head: bytes) -> None:
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            self._ignore_upgrade(head)
+        except httptools.HttpParserInvalidMethodError:
+            raise HeadProblem(501, "The request method is not known.", "unknown_method") from None
+        except httptools.HttpParserError as exc:
+            raise HeadProblem(400, f"Malformed request head: {exc}.", "malformed_request") from None
+
+    def _ignore_upgrade(self, head: bytes) -> None:
+        """Reads the request again as if no upgrade had been offered, as HTTP allows (RFC 9110 §7.8)."""
+        if self._parser.get_method() == b"CONNECT":
+            raise HeadProblem(501, "This server is not a tunnel.", "unknown_method")
+        lines = head.split(b"\r\n")
+        plain = b"\r\n".join(line for line in lines if not line.lower().startswith(b"upgrade:"))
+        self._parser = httptools.HttpRequestParser(self)
+        self._headers = []
+        self._message_done = False
+        self._feed_head(plain)
+
+    def _take_body(self, data: memoryview) -> memoryview:
+        """Feeds the body up to its end; returns what follows it."""
+        rest = memoryview(b"")
+        if self._awaited_bytes >= 0:
+            data, rest = data[: self._awaited_bytes], data[self._awaited_bytes :]
+            self._awaited_bytes -= len(data)
+        self._wire_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as exc:
+            if not self._overrun:
+                self._fail(400, f"Malformed request body: {exc}.", "malformed_request")
+                return memoryview(b"")
+        self._deliver_body()
+        return rest
+
+    def _deliver_body(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._body_bytes += len(body)
+        if self._body_bytes > self._home.limits.body_bytes:
+            self._fail(413, "The request body is too large.", "body_too_large")
+            return
+        if self._wire_bytes > 8 * self._body_bytes + FRAMING_SLACK_BYTES:
+            self._fail(400, "The request body is mostly framing.", "malformed_request")
+            return
+        exchange = self._exchange
+        if body and exchange is not None and not self._guard(exchange, self._home.application.on_body, body):
+            return
+        if self._message_done:
+            self._body_done()
+
+    def _body_done(self) -> None:
+        exchange = self._exchange
+        if self._stage == DISCARD:
+            self._await_request()
+        elif exchange is not None and self._stage == BODY:
+            self._stage = ANSWER
+            self._deadline_tick = 0
+            exchange.complete = True
+            if self._overrun:
+                exchange.keep_alive = False
+            self._guard(exchange, self._home.application.on_request_complete)
+
+    # --- answering ---
+
+    def answered(self, exchange: Exchange) -> None:
+        """The exchange's answer is written. What comes next depends on how much of the request is still unread."""
+        self._exchange = None
+        if self._stage == ANSWER:
+            if exchange.keep_alive and not self._home.closing:
+                self._await_request()
+                self._take_held()
+            else:
+                self._stage = CLOSED
+                self._transport.close()
+        elif self._stage == BODY:
+            self._answered_early(exchange)
+
+    def answering_early(self, exchange: Exchange) -> None:
+        """An answer begins before the request is whole: a long or unknown rest is not waited for."""
+        if self._message_done:
+            return
+        if self._expects_continue or not 0 <= self._awaited_bytes <= DISCARD_BYTES:
+            exchange.keep_alive = False
+
+    def _answered_early(self, exchange: Exchange) -> None:
+        if not exchange.keep_alive:
+            self._linger()
+        elif self._message_done:
+            self._await_request()
+        else:
+            self._stage = DISCARD
+            self._read_on()
+
+    def _await_request(self) -> None:
+        self._stage = HEAD
+        self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
+
+    def _take_held(self) -> None:
+        if self._held and not self._consuming:
+            held, self._held = self._held, b""
+            self._read_on()
+            self.data_received(held)
+
+    def _fail(self, status: int, message: str, code: str) -> None:
+        """Refuses what cannot be a request, or drops the exchange whose body went wrong."""
+        self._home.statistics.malformed += 1
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and not exchange.ended:
+            exchange.ended = True
+            self._guard(exchange, self._home.application.on_gone)
+            if exchange.started:
+                self._transport.abort()
+                return
+        refuse(self._transport, status, message, code)
+        self._linger()
+
+    def _linger(self) -> None:
+        self._stage = LINGER
+        self._held = self._partial = b""
+        self._deadline_tick = self._home.wheel.tick + LINGER_TICKS
+        self._home.wheel.drop(self)
+        self._home.wheel.add(self, LINGER_TICKS)
+        self._read_on()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def close_if_idle(self) -> bool:
+        """For a server that stops: closes when no request is under way. Returns whether it did."""
+        if self._stage != HEAD or self._partial:
+            return False
+        self._stage = CLOSED
+        self._transport.close()
+        return True
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _guard(self, exchange: Exchange, callback: object, *arguments: bytes) -> bool:
+        """Calls the application; its defect costs this exchange only. Returns whether the exchange goes on."""
+        try:
+            callback(exchange, *arguments)  # type: ignore[operator]
+        except Exception:
+            logger.exception("the application failed on %s %s", exchange.method, exchange.target)
+            if not exchange.started:
+                exchange.keep_alive = False
+                exchange.respond(500, [], b"")
+            exchange.abort()
+            return False
+        return self._exchange is exchange or self._stage == DISCARD

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tidegate.wire.prometheus import engine_sample, parse, wanted_names
 
-EMULATED_PATH: Final = "/emulated/counters"
+EMULATED_PATH: Final = "/emulated/record"
 METRICS_PATH: Final = "/metrics"
 _STARTED: Final = "process_start_time_seconds"
 _TOKENS: Final = {
@@ -34,11 +34,15 @@ class Reading(Struct):
     output_tokens: float | None = None
 
     kv_used_fraction: float | None = None
+    kv_peak_fraction: float | None = None
+    """Highest KV use since the process began."""
     peak_flops_per_s: float | None = None
     gpus: int | None = None
     hardware: str = ""
     started_s: float | None = None
-    """When its process began, on its own clock: another value means it was started again."""
+    """When its process began, on its own clock; another value means that it was started again."""
+    up_s: float | None = None
+    """How long its process has run; a smaller value means the same."""
     kept_pace: bool | None = None
     """Emulated engines: whether the wall clock could follow the model."""
 
@@ -46,12 +50,29 @@ class Reading(Struct):
 CUMULATIVE: Final = ("steps", "busy_s", "preemptions", "model_flops", "prompt_tokens", "output_tokens")
 
 
+class _EmulatedRecord(Reading):
+    """`/emulated/record`: a reading, and KV use in blocks."""
+
+    kv_used_blocks: float = 0.0
+    capacity_blocks: float = 0.0
+
+
 def read_emulated(body: bytes) -> Reading | None:
-    """An emulated engine's counters; `None` when the body is not that."""
+    """An emulated engine's own record; `None` when the body is not that."""
     try:
-        return msgspec.json.decode(body, type=Reading)
+        record = msgspec.json.decode(body, type=_EmulatedRecord)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    if record.capacity_blocks > 0:
+        record.kv_used_fraction = record.kv_used_blocks / record.capacity_blocks
+    return record
+
+
+def began_anew(before: Reading, after: Reading) -> bool:
+    """Whether another process answered than before."""
+    if before.started_s is not None and after.started_s is not None:
+        return before.started_s != after.started_s
+    return before.up_s is not None and after.up_s is not None and after.up_s < before.up_s
 
 
 def read_metrics(body: bytes, kind: str) -> Reading:

@@ -41,23 +41,31 @@ class LoopLag:
 
 
 def client_bound_why(
-    lag_p99_s: float | None,
-    loop_lag_p99_s: float | None,
-    median_gap_s: float | None,
-    achieved_share: float | None,
-    held_back: int,
+    lag_p99_s: float | None, median_gap_s: float | None, achieved_share: float | None, held_back: int
 ) -> str:
     """Why a run is client-bound, in one phrase; empty when it is not.
 
-    `held_back` counts requests that had to wait for one of the driver's own connections.
+    `lag_p99_s` is of sends; `held_back` counts requests that had to wait for one of the driver's own connections.
     """
     if achieved_share is not None and achieved_share < LEAST_ACHIEVED_SHARE:
         cause = f" ({held_back} requests waited for a free connection)" if held_back else ""
         return f"sent {achieved_share:.1%} of the offered requests in time, less than 98 %{cause}"
-    if median_gap_s is None:
+    if lag_p99_s is None or not exceeds_gap_share(lag_p99_s, median_gap_s):
         return ""
-    limit_s = LAG_SHARE_OF_GAP * median_gap_s
-    for what, lag_s in (("send lag", lag_p99_s), ("event-loop lag", loop_lag_p99_s)):
-        if lag_s is not None and lag_s > limit_s:
-            return f"{what} P99 {lag_s * 1e3:.1f} ms exceeds 10 % of the median gap ({median_gap_s * 1e3:.1f} ms)"
-    return ""
+    return f"send lag P99 {_ms(lag_p99_s)} exceeds 10 % of the median gap ({_ms(median_gap_s or 0.0)})"
+
+
+def loop_lag_note(loop_lag_p99_s: float | None, median_gap_s: float | None) -> str:
+    """What to know when chunk times are not to be trusted to a tenth of a gap; empty when they are."""
+    if loop_lag_p99_s is None or not exceeds_gap_share(loop_lag_p99_s, median_gap_s):
+        return ""
+    return f"the driver's event loop ran up to {_ms(loop_lag_p99_s)} late (P99); single chunk times are that uncertain"
+
+
+def exceeds_gap_share(lag_s: float, median_gap_s: float | None) -> bool:
+    """Whether a lag is more than a tenth of the median gap; never where there was no gap."""
+    return median_gap_s is not None and lag_s > LAG_SHARE_OF_GAP * median_gap_s
+
+
+def _ms(duration_s: float) -> str:
+    return f"{duration_s * 1e3:.1f} ms"

@@ -18,7 +18,7 @@ from tidegate import __version__
 from tidegate.errors import Outcome, UnavailableError
 from tidegate.load.driver import Driver
 from tidegate.load.fetch import TIMED_OUT, UNREACHABLE, Fetcher
-from tidegate.load.lag import LoopLag, client_bound_why
+from tidegate.load.lag import LoopLag, client_bound_why, loop_lag_note
 from tidegate.load.prompts import PromptBook
 from tidegate.load.target import Target
 from tidegate.load.watch import EngineUrl, Watch
@@ -214,9 +214,7 @@ def _judge_client(run: RunRecord, driver: Driver, lag: LoopLag, plans: list[Plan
     run.offered_per_s = due / end_s if end_s > 0 else 0.0
     run.achieved_per_s = in_time / end_s if end_s > 0 else 0.0
     share = in_time / due if due and not run.interrupted else None
-    run.client_bound_why = client_bound_why(
-        run.client_lag_p99_s, run.loop_lag_p99_s, gaps.percentile_s(50), share, driver.held_back
-    )
+    run.client_bound_why = client_bound_why(run.client_lag_p99_s, gaps.percentile_s(50), share, driver.held_back)
     run.client_bound = bool(run.client_bound_why)
 
 
@@ -231,8 +229,9 @@ def _notes(run: RunRecord) -> list[str]:
     faults = sum(bool(record.text_fault) for record in run.requests)
     if faults:
         notes.append(f"{faults} answers had lost, repeated or foreign text")
-    if run.client_bound:
-        notes.append(f"client-bound, not to be quoted: {run.client_bound_why}")
+    loop_lag = loop_lag_note(run.loop_lag_p99_s, Histogram(run.gaps).percentile_s(50))
+    if loop_lag:
+        notes.append(loop_lag)
     if run.interrupted:
         notes.append("interrupted: the schedule was not sent whole")
     return notes

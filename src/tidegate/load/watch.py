@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tidegate.load.counters import EMULATED_PATH, METRICS_PATH, Reading, Tally, read_emulated, read_metrics
+from tidegate.load.counters import EMULATED_PATH, METRICS_PATH, Reading, Tally, began_anew, read_emulated, read_metrics
 from tidegate.load.fetch import TIMED_OUT, UNREACHABLE, Fetcher
 from tidegate.load.target import parse_http_url
 from tidegate.traffic.record import InstanceRecord
@@ -43,6 +43,7 @@ class _Engine:
         self.emulated = False
         self.exits = 0
         self.kv_peak: float | None = None
+        self.kv_peak_before = 0.0
         self.since_s = 0.0
         self.observed_s = 0.0
 
@@ -54,14 +55,20 @@ class _Engine:
             self.exits += 1
         if reading is None:
             return
-        before = self.last.started_s if self.last is not None else None
-        if self.alive and before is not None and reading.started_s is not None and reading.started_s != before:
+        if self.alive and self.last is not None and began_anew(self.last, reading):
             self.exits += 1
         self.alive = True
         self.last = reading
         self.tally.add(reading)
-        if reading.kv_used_fraction is not None:
-            self.kv_peak = max(self.kv_peak or 0.0, reading.kv_used_fraction)
+        self._take_kv(reading)
+
+    def _take_kv(self, reading: Reading) -> None:
+        """Use at each look; the engine's own peak counts once it exceeds what it was when the window began."""
+        used = reading.kv_used_fraction
+        if reading.kv_peak_fraction is not None and reading.kv_peak_fraction > self.kv_peak_before:
+            used = reading.kv_peak_fraction
+        if used is not None:
+            self.kv_peak = max(self.kv_peak or 0.0, used)
 
     async def _read(self) -> tuple[int, Reading | None]:
         if self.emulated or self.last is None:
@@ -78,6 +85,7 @@ class _Engine:
         self.tally.restart()
         self.exits = 0
         self.kv_peak = None
+        self.kv_peak_before = (self.last.kv_peak_fraction if self.last else None) or 0.0
         self.since_s = time.monotonic()
 
     def record(self) -> InstanceRecord:

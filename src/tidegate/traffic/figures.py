@@ -1,4 +1,4 @@
-"""Every figure of a run, by the definitions of `DEFINITIONS`, computed from its record.
+"""Every figure of a run, computed from its record (`report.definitions` says each in words).
 
 In: a `RunRecord`. Out: `RunFigures` (seconds, shares in [0, 1], counts, money). What is not known is `None`.
 Requests count where their *intended* send time lies in the measured window; tokens and completions count

@@ -28,6 +28,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
     "vllm": Dialect(health_path="/health"),
     # SGLang's /health generates a token and takes a second; /ping only reads flags.
     "sglang": Dialect(health_path="/ping", checks_model_name=False),
+    # llama.cpp stops a stream when its client goes, but finishes a whole answer for nobody.
     "llamacpp": Dialect(health_path="/health", checks_model_name=False, reuses_connections=False),
 }
 """By `EngineProfile.kind`."""

@@ -121,6 +121,7 @@ def test_problem_knows_its_column() -> None:
         ("slo: {ttft: .inf}", "slo.ttft: expected a duration like 800ms, got .inf"),
         ("slo: {ttft: .nan}", "slo.ttft: expected a duration like 800ms, got .nan"),
         ("slo: {ttft: 1e400}", "slo.ttft: '1e400' is too large"),
+        ("slo: {ttft: ٣}", "'٣' is not a duration"),
         ("slo: {ttft: 1000d}", "slo.ttft: must be at most 366d, got 1000d"),
         ("slo: {ttft: " + "9" * 5000 + "}", "slo.ttft: '999"),
         ("slo: 5", "slo: expected a mapping with keys such as ttft, itl; got a number 5"),

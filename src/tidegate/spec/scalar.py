@@ -42,7 +42,7 @@ UNIT_WRITERS: Final[dict[str, Callable[[Any], str]]] = {
     "rate": units.write_number,
     "": units.write_number,
 }
-_DECIMAL: Final = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)?")
+_DECIMAL: Final = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?")
 _OCTAL_OR_HEX: Final = re.compile(r"[-+]?0[0-9xXbBoO_][0-9A-Fa-f_]*")
 _BOOLEAN: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _YAML11_TRUE: Final = ("y", "yes", "on")

@@ -29,8 +29,8 @@ class Choice:
     """One answer under way."""
 
     __slots__ = (
-        "_after", "_before", "_pieces", "_seed", "cached_tokens", "ended", "first_s", "index", "job", "length", "made",
-        "reason", "said", "scheduled_s", "sequence", "stop_reason", "torn_s",
+        "_after", "_before", "_exchange", "_first_word", "_pieces", "_plain", "_seed", "cached_tokens",
+        "ended", "first_s", "index", "job", "length", "made", "reason", "said", "scheduled_s", "sequence", "stop_reason", "torn_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, index: int, prompt: int, seed: int) -> None:
@@ -50,6 +50,10 @@ class Choice:
             context=self,
         )
         self._before, self._after = job.frame.token(index)
+        self._exchange = job.exchange if job.streaming else None
+        """Where tokens go as they come; None when the answer is sent whole."""
+        self._first_word = job.order.first_word
+        self._plain = self._pieces is None and not job.frame.continuous_usage
         self.made = 0
         self.said = 0
         self.ended = False
@@ -62,11 +66,17 @@ class Choice:
 
     def token(self) -> None:
         """One more token; its last one ends the choice."""
-        self.made += 1
+        index = self.made
+        self.made = index + 1
         if self.made == self.length:
             self.end(self.reason)
-        elif self.job.streaming and self.job.exchange.writable:
-            self._say()
+        elif self._exchange is not None and self._exchange.writable:
+            if self._plain and self.said == index > 0:
+                # The usual case, which is all that streams cost: nothing owed, one word, nothing counted in it.
+                self.said = self.made
+                self._exchange.send(self._before + words.word(self._seed, self._first_word + index) + self._after)
+            else:
+                self._say()
 
     def end(self, reason: str) -> None:
         """Ends the choice with `reason`; the last choice ends the job."""
@@ -111,10 +121,7 @@ class Choice:
     def _text(self, start: int, end: int) -> bytes:
         if self._pieces is not None:
             return b"".join(self._pieces[start:end])
-        first = self.job.order.first_word
-        if end - start == 1:
-            return words.word(self._seed, first + start)
-        return words.text(self._seed, first + start, first + end)
+        return words.text(self._seed, self._first_word + start, self._first_word + end)
 
     def _stopped(self) -> list[bytes]:
         """The tokens as they will be said when a stop string ends the answer early; sets length and reason."""

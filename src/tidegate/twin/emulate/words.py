@@ -16,6 +16,7 @@ NOUNS: Final = tuple(
     b"smelt squid whelk limpet mussel clam prawn krill spray swell ebb flood neap spring marsh creek delta "
     b"fjord strait channel lagoon atoll".split()
 )
+_COUNT: Final = len(NOUNS)
 _MIX: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 2**64 - 1
 MEDIAN_TOKENS: Final = 180
@@ -32,12 +33,7 @@ def answer_seed(prompt_hash: int, choice: int) -> int:
 
 def word(seed: int, index: int) -> bytes:
     """Token `index` of an answer, with its leading space. Never needs escaping in JSON."""
-    return b" w%d-%b" % (index, noun(seed, index))
-
-
-def noun(seed: int, index: int) -> bytes:
-    """The part of a word that depends on the prompt."""
-    return NOUNS[((seed >> (index % 53)) + 7 * index) % len(NOUNS)]
+    return b" w%d-%b" % (index, NOUNS[((seed >> (index % 53)) + 7 * index) % _COUNT])
 
 
 def text(seed: int, start: int, end: int) -> bytes:

@@ -30,7 +30,8 @@ class Choice:
 
     __slots__ = (
         "_after", "_before", "_exchange", "_first_word", "_pieces", "_plain", "_seed", "cached_tokens",
-        "ended", "first_s", "index", "job", "length", "made", "reason", "said", "scheduled_s", "sequence", "stop_reason", "torn_s",
+        "ended", "first_s", "index", "job", "length", "made", "reason", "said", "scheduled_s", "sequence",
+        "stop_reason", "torn_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, index: int, prompt: int, seed: int) -> None:

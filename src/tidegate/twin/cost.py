@@ -90,7 +90,9 @@ class StepCost:
         self.logits_flops = table.flops.logits_flops_per_sampled_token
         # A4W4 and weight-only formats compute in bf16 at most; only fp8 weights reach the fp8 peak.
         dtype = "fp8" if config.weights == "fp8" else "bf16"
-        self.peak_flops_per_s = table.gpu[f"{dtype}_flops_per_s"] * config.tensor_parallel
+        peak = table.gpu[f"{dtype}_flops_per_s"]
+        assert peak is not None, f"{profile.hardware} has {dtype} configurations but no {dtype} peak"
+        self.peak_flops_per_s = peak * config.tensor_parallel
         """Dense peak of the whole instance at its weights' dtype."""
 
     @staticmethod

@@ -384,15 +384,14 @@ class Instance:
         self._context_sum += tokens
         if self._chunk_seqs:
             if self._log is not None:
-                self._log.steps(self._duration_s, 0.0, 1, self._tick)
+                self._log.steps(self._duration_s, 0.0, 0, 1, self._tick)
             return
         stretch = self._stretch
         if steps > 1:
             self.pool.take(self._blocks_needed(steps - 1))
             self._note_peak(self.pool.used)
         if self._log is not None:
-            first_s = stretch.step_s + stretch.rise_s * stretch.done
-            self._log.steps(first_s, stretch.rise_s, steps, self._tick)
+            self._log.steps(stretch.step_s, stretch.rise_s, stretch.done, steps, self._tick)
         stretch.done += steps
 
     def _account_step(self, steps: int, end_s: float) -> None:

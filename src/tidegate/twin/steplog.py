@@ -3,7 +3,8 @@
 While sequences decode, each of them gets one token a step, so every one of their gaps is a step's duration. The log
 therefore counts a step once per histogram, weighted by who decodes, and a sequence reads its own gaps off two
 running values when it leaves: how many steps exceeded the SLO since it entered, and the longest step since then (a
-stack of steps each longer than all later ones). A gap that a preemption tore open is added on its own.
+stack of steps each longer than all later ones). A gap that a preemption tore open is added on its own. A sequence
+aborted during a step is counted that step's gap, though nobody reads its last token.
 """
 
 from __future__ import annotations
@@ -63,31 +64,30 @@ class StepLog:
         if gap_s > self._slo_s:
             seq.gaps_over_slo += 1
 
-    def steps(self, first_s: float, rise_s: float, count: int, tick: int) -> None:
-        """Steps `tick` … `tick` + `count` − 1 took `first_s`, `first_s` + `rise_s`, …; `rise_s` ≥ 0."""
-        last_s = first_s + rise_s * (count - 1)
+    def steps(self, base_s: float, rise_s: float, done: int, count: int, tick: int) -> None:
+        """Steps `tick` … `tick` + `count` − 1 took `base_s` + `rise_s` × (`done`, `done` + 1, …); `rise_s` ≥ 0."""
+        last_s = base_s + rise_s * (done + count - 1)
         while self._long_s and self._long_s[-1] <= last_s:
             self._long_s.pop()
             self._long_ticks.pop()
         self._long_s.append(last_s)
         self._long_ticks.append(tick + count - 1)
         if last_s > self._slo_s:
-            self._over += count - self._within(first_s, rise_s, count)
+            self._over += count - self._within(base_s, rise_s, done, count)
         bucket = bucket_us(last_s)
-        if count == 1 or bucket_us(first_s) == bucket:
+        if count == 1 or bucket_us(base_s + rise_s * done) == bucket:
             self._count(bucket, count)
         else:
-            self._spread(first_s, rise_s, count)
+            self._spread(base_s, rise_s, done, done + count)
 
-    def _spread(self, first_s: float, rise_s: float, count: int) -> None:
+    def _spread(self, base_s: float, rise_s: float, done: int, end: int) -> None:
         """Counts a run of steps that crosses bucket borders, bucket by bucket."""
-        done = 0
-        while done < count:
-            bucket = bucket_us(first_s + rise_s * done)
-            upto = min(count, max(done + 1, int((bucket / 1e6 - first_s) / rise_s)))
-            while upto < count and bucket_us(first_s + rise_s * upto) == bucket:
+        while done < end:
+            bucket = bucket_us(base_s + rise_s * done)
+            upto = min(end, max(done + 1, int((bucket / 1e6 - base_s) / rise_s)))
+            while upto < end and bucket_us(base_s + rise_s * upto) == bucket:
                 upto += 1
-            while bucket_us(first_s + rise_s * (upto - 1)) != bucket:
+            while bucket_us(base_s + rise_s * (upto - 1)) != bucket:
                 upto -= 1
             self._count(bucket, upto - done)
             done = upto
@@ -97,18 +97,16 @@ class StepLog:
             counts = self._groups[group]
             counts[bucket] = counts.get(bucket, 0) + steps * self._active[group]
 
-    def _within(self, first_s: float, rise_s: float, count: int) -> int:
-        """How many of the steps are within the SLO; they come first."""
-        if first_s > self._slo_s:
-            return 0
-        low, high = 0, count - 1
+    def _within(self, base_s: float, rise_s: float, done: int, count: int) -> int:
+        """How many of the steps are within the SLO, which the last is not; they come first."""
+        low, high = done, done + count - 1
         while low < high:
             middle = (low + high) // 2
-            if first_s + rise_s * middle > self._slo_s:
+            if base_s + rise_s * middle > self._slo_s:
                 high = middle
             else:
                 low = middle + 1
-        return low
+        return low - done
 
     def _longest_since(self, tick: int) -> float:
         place = bisect_left(self._long_ticks, tick)

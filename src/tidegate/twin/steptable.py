@@ -82,7 +82,8 @@ class StepTable(Struct, frozen=True):
     system: str
     engine: str
     engine_version: str
-    gpu: dict[str, float]
+    gpu: dict[str, float | None]
+    """Dense peaks; None for a dtype the hardware lacks."""
     flops: Flops
     axes: Axes
     linear: dict[str, Linear]

@@ -51,7 +51,10 @@ def test_sizes(text: str | float, size: int) -> None:
     assert units.parse_bytes(text) == size
 
 
-@pytest.mark.parametrize(("text", "count"), [("1k", 1000), ("8ki", 8192), ("2M", 2_000_000), ("1.5k", 1500), (12, 12)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1k", 1000), ("8ki", 8192), ("2M", 2_000_000), ("1.5k", 1500), (12, 12), (2**60 + 1, 2**60 + 1)],
+)
 def test_counts(text: str | int, count: int) -> None:
     assert units.parse_count(text) == count
 
@@ -158,6 +161,11 @@ def test_duration_shown_to_people_reads_back_closely(seconds: float) -> None:
 )  # fmt: skip
 def test_duration_shown_to_people(seconds: float, text: str) -> None:
     assert units.format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [(5, "5 B"), (1536, "1.5 KiB"), (3 * 2**29, "1.5 GiB"), (2**40, "1.0 TiB")])
+def test_size_shown_to_people(size: int, text: str) -> None:
+    assert units.format_bytes(size) == text
 
 
 @given(st.integers(0, 2**45))

@@ -5,7 +5,6 @@ In: findings of the YAML reader, the type walk and the rules. Out: one `SpecErro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,7 +13,6 @@ from msgspec import Struct
 from tidegate.errors import BadInputError
 
 SHOWN_PROBLEMS: Final = 40
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -44,9 +42,7 @@ class SpecError(BadInputError):
 
 
 def child(path: str, key: str) -> str:
-    """The path of `key` inside the mapping at `path`; odd keys are quoted."""
-    if not _PLAIN_KEY.fullmatch(key):
-        return f"{path}[{shown(key)}]"
+    """The path of `key` inside the mapping at `path`."""
     return f"{path}.{key}" if path else key
 
 

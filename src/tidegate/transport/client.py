@@ -165,7 +165,7 @@ class ConnectionPool:
     def call(self, head: bytes, body: Sequence[bytes] | bytes, sink: AnswerSink, context: object = None) -> Call:
         """Sends one request. `head` ends with the empty line; `body` is all of the body, in one piece or several.
 
-        The sink may be called before this returns only to say that the connection is broken.
+        The sink is never called before this returns, because networks and transports never call back at once.
         """
         call = Call(self, (head, body) if isinstance(body, bytes) else (head, *body), sink)
         call.context = context

@@ -10,6 +10,7 @@ and completion last, so that whoever reacts to it may already use this connectio
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
@@ -25,6 +26,9 @@ CLOSED: Final = 3
 MAX_HEAD_BYTES: Final = 65_536
 MAX_HEADERS: Final = 256
 NO_BODY_STATUSES: Final = (204, 304)
+
+
+logger = logging.getLogger("tidegate.transport")
 
 
 class Receiver(Protocol):
@@ -177,10 +181,17 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._hand_on()
+            self._tell()
             self._fail("garbage")
             return
-        self._hand_on()
+        self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._hand_on()
+        except Exception:
+            logger.exception("the receiver of an answer failed")
+            self._fail("garbage")
 
     def _hand_on(self) -> None:
         """Tells the call what the last read brought. Any step may end the call, and the next must see it."""

@@ -54,6 +54,7 @@ class Exchange:
         "content_length",
         "context",
         "ended",
+        "failed",
         "headers",
         "http_minor",
         "keep_alive",
@@ -84,6 +85,8 @@ class Exchange:
         """An answer head was written."""
         self.ended = False
         """Nothing more can be written: answered, aborted, or the client left."""
+        self.failed = False
+        """The application raised; it was a defect and not the client that ended this."""
         self.writable = True
 
     def _connection_line(self) -> bytes:

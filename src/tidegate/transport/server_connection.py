@@ -67,13 +67,14 @@ class Limits:
 class Statistics:
     """Plain counters of a server."""
 
-    __slots__ = ("accepted", "malformed", "open", "requests", "turned_away")
+    __slots__ = ("accepted", "defects", "malformed", "open", "requests", "turned_away")
 
     def __init__(self) -> None:
         self.open = 0
         self.accepted = 0
         self.requests = 0
         self.malformed = 0
+        self.defects = 0
         self.turned_away = 0
 
 
@@ -201,7 +202,10 @@ class ServerConnection(asyncio.Protocol):
 
     def _set_writable(self, writable: bool) -> None:
         self._writable = writable
-        self._deadline_tick = 0 if writable else self._home.wheel.tick + self._home.limits.idle_ticks
+        if not writable or self._stage != ANSWER:
+            self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
+        else:
+            self._deadline_tick = 0
         if self._exchange is not None:
             self._exchange.writable = writable
             self._home.application.on_writable(self._exchange, writable)
@@ -444,6 +448,20 @@ class ServerConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
+    def _give_up(self, exchange: Exchange) -> None:
+        """Ends an exchange whose application failed, and lets it release what it holds."""
+        self._home.statistics.defects += 1
+        exchange.failed = True
+        if self._exchange is exchange:
+            self._exchange = None
+            self._home.application.on_gone(exchange)
+        if not exchange.started:
+            exchange.started = exchange.ended = True
+            refuse(self._transport, 500, "Tidegate failed on this request; its log says why.", "internal_error")
+            self._linger()
+        elif not exchange.ended:
+            exchange.abort()
+
     def close_if_idle(self) -> bool:
         """For a server that stops: closes when no request is under way. Returns whether it did."""
         if self._stage != HEAD or self._partial:
@@ -461,9 +479,6 @@ class ServerConnection(asyncio.Protocol):
             callback(exchange, *arguments)  # type: ignore[operator]
         except Exception:
             logger.exception("the application failed on %s %s", exchange.method, exchange.target)
-            if not exchange.started:
-                exchange.keep_alive = False
-                exchange.respond(500, [], b"")
-            exchange.abort()
+            self._give_up(exchange)
             return False
         return self._exchange is exchange or self._stage == DISCARD

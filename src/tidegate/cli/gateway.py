@@ -1,0 +1,53 @@
+"""`tidegate gateway`: the data path in front of the engines a spec names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidegate.errors import BadInputError, ExitCode
+from tidegate.gateway.signals import StopSignals
+
+if TYPE_CHECKING:
+    from tidegate.spec import ClusterSpec
+
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+
+
+def command(
+    config: Annotated[Path, typer.Option("-c", "--config", help="The cluster document.")] = Path("tidegate.yaml"),
+    listen: Annotated[str, typer.Option(help="HOST:PORT to serve on, instead of the document's.")] = "",
+    admin: Annotated[str, typer.Option(help="HOST:PORT of the admin port, instead of the document's.")] = "",
+    json_log: Annotated[bool, typer.Option("--json-log", help="Log lines as JSON.")] = False,
+    access_log: Annotated[bool, typer.Option(help="One log line per request.")] = True,
+) -> ExitCode:
+    """Run the gateway until SIGTERM or Ctrl-C: the first drains, the second ends at once."""
+    signals = StopSignals()
+    # The rest loads only now, so that a signal during the load is not lost.
+    from tidegate.gateway.process import run
+    from tidegate.spec import load_spec
+
+    spec = with_addresses(load_spec(config), listen, admin)
+    return run(spec, signals, json_log=json_log, log_requests=access_log)
+
+
+def with_addresses(spec: ClusterSpec, listen: str, admin: str) -> ClusterSpec:
+    """The spec with the addresses of the command line. Raises `BadInputError` for what is no address."""
+    from msgspec.structs import replace
+
+    gateway = spec.gateway
+    if listen:
+        gateway = replace(gateway, listen=_checked(listen, "--listen"))
+    if admin:
+        gateway = replace(gateway, admin=_checked(admin, "--admin"))
+    return replace(spec, gateway=gateway)
+
+
+def _checked(address: str, option: str) -> str:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match.group(2)) > 65_535:
+        raise BadInputError(f"{option} {address!r} is not HOST:PORT", hint=f"write for example {option} 127.0.0.1:8080")
+    return address

@@ -1,0 +1,44 @@
+"""A gateway as a process: signals, the ready line, the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TextIO
+
+import uvloop
+
+from tidegate.errors import ExitCode
+from tidegate.gateway.service import Service
+from tidegate.gateway.signals import StopSignals
+from tidegate.observe.accesslog import AccessLog
+from tidegate.observe.logs import set_up
+from tidegate.spec import ClusterSpec
+
+
+def run(spec: ClusterSpec, signals: StopSignals, *, json_log: bool = False, log_requests: bool = True) -> ExitCode:
+    """Runs a gateway until a signal. Raises `UnavailableError` when a port is taken."""
+    set_up(json_log)
+    out: TextIO | None = sys.stderr if log_requests else None
+    return uvloop.run(_serve(spec, signals, AccessLog(out, json_log)))
+
+
+async def _serve(spec: ClusterSpec, signals: StopSignals, access_log: AccessLog) -> ExitCode:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    signals.attach(asyncio.get_running_loop(), stop, hurry)
+    service = Service(spec, access_log=access_log)
+    await service.start()
+    sys.stdout.write(_ready_line(service, spec) + "\n")
+    sys.stdout.flush()
+    await stop.wait()
+    await service.stop(hurry)
+    return ExitCode.INTERRUPTED if hurry.is_set() else ExitCode.OK
+
+
+def _ready_line(service: Service, spec: ClusterSpec) -> str:
+    host, admin_host = (address.rpartition(":")[0] for address in (spec.gateway.listen, spec.gateway.admin))
+    gate = service.gateway.gate
+    return (
+        f"ready: http://{host}:{service.port} serves {', '.join(gate.models())} from {len(gate.instances)} "
+        f"instance{'s' if len(gate.instances) != 1 else ''}, admin http://{admin_host}:{service.admin_port}"
+    )

@@ -8,7 +8,9 @@ the gateway never pays for the demo.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -27,6 +29,8 @@ COMMANDS: Final = {
     "simulate": "Run a cluster and its traffic in the twin, on a virtual clock.",
     "demo": "Emulated cluster, gateway, a peak, default vs frozen, a report.",
 }
+
+TRACEBACK_VARIABLE: Final = "TIDEGATE_TRACEBACK"
 
 # Typer carries its own click; its usage errors are reachable only through the public BadParameter.
 _UsageProblem: Final[type[Exception]] = next(
@@ -53,7 +57,10 @@ def _not_loaded() -> None:
 def _program(wanted: str) -> typer.Typer:
     """The command line with `wanted` imported and every other command present by name only."""
     root = typer.Typer(
-        no_args_is_help=True, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     root.callback()(_root_options)
     for name, summary in COMMANDS.items():
@@ -82,7 +89,20 @@ def run(argv: list[str]) -> int:
     except _UsageProblem as exc:
         exc.show()  # type: ignore[attr-defined]
         return ExitCode.USAGE
+    except BrokenPipeError:
+        # Whoever read our output has enough; nothing of it is left to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except Exception as exc:  # noqa: BLE001 - the last resort: no traceback reaches a user unasked
+        return _defect(exc)
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _defect(exc: Exception) -> ExitCode:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(exc)
+    message = f"this is a bug in Tidegate: {type(exc).__name__}: {exc}"
+    return _say(message, f"set {TRACEBACK_VARIABLE}=1 to see where, and report it with that", ExitCode.DEFECT)
 
 
 def _say(message: str, hint: str, code: ExitCode) -> ExitCode:

@@ -1,0 +1,79 @@
+"""The command line as a user meets it: real processes, exit codes, one sentence on stderr."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli import COMMANDS, reference
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def _tidegate(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidegate", *words], capture_output=True, text=True, timeout=60, cwd=cwd, check=False
+    )
+
+
+def test_the_command_list_names_every_command() -> None:
+    done = _tidegate("--help")
+    assert done.returncode == 0
+    for name in COMMANDS:
+        assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name: str) -> None:
+    done = _tidegate(name, "--help")
+    assert done.returncode == 0
+    assert f"tidegate {name}" in done.stdout
+
+
+def test_a_mistyped_command_is_a_usage_error() -> None:
+    done = _tidegate("gatway")
+    assert done.returncode == 2
+    assert "gatway" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistyped_option_is_a_usage_error() -> None:
+    done = _tidegate("check", "--jsn")
+    assert done.returncode == 2
+    assert "--jsn" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("check", "no-such.yaml"), ("gateway", "-c", "no-such.yaml"), ("report", "no-such-run")]
+)
+def test_a_missing_file_is_one_sentence_and_exit_code_3(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = _tidegate(*words, cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "no-such" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+    assert _tidegate("init", "t.yaml", cwd=tmp_path).returncode == 0
+    script = f"{sys.executable} -m tidegate check t.yaml --json | head -c 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_the_gateway_does_not_pay_for_the_other_commands() -> None:
+    code = (
+        "import sys, tidegate.cli; tidegate.cli._program('gateway')\n"
+        "heavy = ('plotly', 'tidegate.load', 'tidegate.twin', 'tidegate.tune', 'rich.live')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_reference_page_is_what_the_commands_say() -> None:
+    page = (REPO / "docs/reference/commands.md").read_text(encoding="utf-8")
+    assert page == reference.page(), "run: python -m tidegate.cli.reference > docs/reference/commands.md"

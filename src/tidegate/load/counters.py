@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tidegate.wire.prometheus import engine_sample, parse, wanted_names
 
-EMULATED_PATH: Final = "/emulated/record"
+EMULATED_PATH: Final = "/emulated/counters"
 METRICS_PATH: Final = "/metrics"
 _STARTED: Final = "process_start_time_seconds"
 _TOKENS: Final = {
@@ -41,8 +41,6 @@ class Reading(Struct):
     hardware: str = ""
     started_s: float | None = None
     """When its process began, on its own clock; another value means that it was started again."""
-    up_s: float | None = None
-    """How long its process has run; a smaller value means the same."""
     kept_pace: bool | None = None
     """Emulated engines: whether the wall clock could follow the model."""
 
@@ -50,29 +48,17 @@ class Reading(Struct):
 CUMULATIVE: Final = ("steps", "busy_s", "preemptions", "model_flops", "prompt_tokens", "output_tokens")
 
 
-class _EmulatedRecord(Reading):
-    """`/emulated/record`: a reading, and KV use in blocks."""
-
-    kv_used_blocks: float = 0.0
-    capacity_blocks: float = 0.0
-
-
 def read_emulated(body: bytes) -> Reading | None:
-    """An emulated engine's own record; `None` when the body is not that."""
+    """An emulated engine's counters; `None` when the body is not that."""
     try:
-        record = msgspec.json.decode(body, type=_EmulatedRecord)
+        return msgspec.json.decode(body, type=Reading)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if record.capacity_blocks > 0:
-        record.kv_used_fraction = record.kv_used_blocks / record.capacity_blocks
-    return record
 
 
 def began_anew(before: Reading, after: Reading) -> bool:
     """Whether another process answered than before."""
-    if before.started_s is not None and after.started_s is not None:
-        return before.started_s != after.started_s
-    return before.up_s is not None and after.up_s is not None and after.up_s < before.up_s
+    return before.started_s is not None and after.started_s is not None and before.started_s != after.started_s
 
 
 def read_metrics(body: bytes, kind: str) -> Reading:

@@ -135,6 +135,7 @@ class Driver:
     def ended(self, flight: Flight, verdict: Verdict) -> None:
         """A flight's one end."""
         self._flying.pop(flight)
+        flight.call = None  # breaks the cycle with the call, whose sink the flight is
         answer = flight.answer
         record = answer.record(verdict, flight.sent_s, time.monotonic(), self._slo_itl_s)
         _rebase(record, self.start_s)

@@ -7,6 +7,7 @@ interrupted.
 from __future__ import annotations
 
 import asyncio
+import gc
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -141,11 +142,15 @@ class LoadRun:
 
     async def _drive(self, stage: str, driver: Driver, plans: list[PlannedRequest]) -> list[RequestRecord]:
         self._driver = driver
+        # The plans are many and live to the end; without this every full collection walks them, and sends wait.
+        gc.collect()
+        gc.freeze()
         ticker = _Ticker(lambda: self._watcher and self._watcher(stage, driver, len(plans)))
         try:
             return await driver.run(plans)
         finally:
             ticker.stop()
+            gc.unfreeze()
 
     def _record(self, driver: Driver, lag: LoopLag, emulated: bool, started_at: datetime) -> RunRecord:
         job = self._job

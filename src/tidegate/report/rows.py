@@ -51,6 +51,11 @@ def milliseconds(value_s: float, figures: RunFigures | None = None) -> str:
     return f"{value_s:.2f} s" if value_s < 9.995 else f"{value_s:.1f} s"
 
 
+def bound(value_s: float) -> str:
+    """An SLO as it was written: `50 ms`, `800 ms`, `1.2 s`."""
+    return f"{value_s * 1e3:g} ms" if value_s < 1 else f"{value_s:g} s"
+
+
 def count(value: float, figures: RunFigures | None = None) -> str:
     return f"{value:,.0f}"
 
@@ -68,7 +73,7 @@ def money(value: float, figures: RunFigures) -> str:
 
 
 def per_hour(value: float, figures: RunFigures | None = None) -> str:
-    return f"{value:.2f} per instance-hour"
+    return f"{value:.2f} /h"
 
 
 def accounting_line(accounting: Accounting) -> str:
@@ -91,6 +96,8 @@ def gain(row: Row, before: RunFigures, after: RunFigures) -> tuple[str, int]:
     if old == new:
         return "same", 0
     direction = row.better * (1 if new > old else -1)
+    if row.show is share:
+        return f"{'+' if new > old else '−'}{abs(new - old) * 100:.1f} points", direction
     if old == 0 or new == 0:
         return f"{'+' if new > old else '−'}{row.show(abs(new - old), after)}", direction
     ratio = new / old
@@ -121,7 +128,7 @@ ROWS: Final = (
     Row("Requests", "Completed", lambda f: f.accounting.completed, count, HIGHER),
     Row("Requests", "Rejected, typed", lambda f: f.accounting.rejected, count, NEITHER),
     Row("Requests", "Errors, typed", lambda f: f.accounting.errors, count, LOWER),
-    Row("Stability", "Crash rate", lambda f: f.exits_per_instance_hour, per_hour, LOWER),
+    Row("Stability", "Crashes per instance-hour", lambda f: f.exits_per_instance_hour, per_hour, LOWER),
     Row("Stability", "Requests a crash failed", lambda f: f.crash_failed_share, share, LOWER),
     Row("Stability", "Preemptions", lambda f: f.preemptions, count, LOWER),
     Row("Efficiency", "MFU", lambda f: f.mfu, share, HIGHER),

@@ -9,7 +9,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.report.rows import ROWS, UNKNOWN, Row, accounting_line, count, gain, meets, milliseconds, share, show
+from tidegate.report.rows import (
+    ROWS,
+    UNKNOWN,
+    Row,
+    accounting_line,
+    bound,
+    count,
+    gain,
+    meets,
+    milliseconds,
+    share,
+    show,
+)
 from tidegate.traffic.figures import Figures, RunFigures
 
 _GAIN_STYLE = {1: "green", -1: "red", 0: "dim"}
@@ -17,12 +29,12 @@ _GAIN_STYLE = {1: "green", -1: "red", 0: "dim"}
 
 def run_table(figures: RunFigures) -> Group:
     """Every figure of one run, its phases and length classes, how requests ended, and what to know about it."""
-    table = _table(_title(figures), ["", "", name_of(figures)])
+    table = _table(["", "", name_of(figures)])
     for group, rows in _grouped().items():
         for number, row in enumerate(rows):
             table.add_row(group if number == 0 else "", row.title, _cell(row, figures))
         table.add_section()
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [_title(figures), table]
     parts += [_parts_table("Phase", figures.phases), _parts_table("Prompts", figures.classes)]
     parts += [_outcomes(figures), _footer(figures)]
     return Group(*parts)
@@ -30,14 +42,14 @@ def run_table(figures: RunFigures) -> Group:
 
 def comparison_table(before: RunFigures, after: RunFigures) -> Group:
     """Two runs and what changed from the first to the second."""
-    table = _table(_title(before, after), ["", "", name_of(before), name_of(after), "change"])
+    table = _table(["", "", name_of(before), name_of(after), "change"])
     for group, rows in _grouped().items():
         for number, row in enumerate(rows):
             text, direction = gain(row, before, after)
             change = Text(text, style=_GAIN_STYLE[direction])
             table.add_row(group if number == 0 else "", row.title, _cell(row, before), _cell(row, after), change)
         table.add_section()
-    return Group(table, _footer(before), _footer(after))
+    return Group(_title(before, after), table, _footer(before), _footer(after))
 
 
 def name_of(figures: RunFigures) -> str:
@@ -52,17 +64,17 @@ def _grouped() -> dict[str, list[Row]]:
     return groups
 
 
-def _title(*runs: RunFigures) -> str:
+def _title(*runs: RunFigures) -> Text:
     kinds = {"simulated (twin)" if run.kind == "twin" else "measured" for run in runs}
     emulated = any(run.emulated for run in runs)
-    slo = f"SLO: TTFT {milliseconds(runs[0].slo_ttft_s)}, ITL {milliseconds(runs[0].slo_itl_s)}"
-    return f"{' and '.join(sorted(kinds))}{', EMULATED engines' if emulated else ''} · {slo}"
+    slo = f"SLO: TTFT {bound(runs[0].slo_ttft_s)}, ITL {bound(runs[0].slo_itl_s)}"
+    return Text(f"{' and '.join(sorted(kinds))}{', EMULATED engines' if emulated else ''} · {slo}", style="bold")
 
 
-def _table(title: str, columns: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+def _table(columns: list[str]) -> Table:
+    table = Table(header_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number != 1)
+        table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number < 2)
     return table
 
 

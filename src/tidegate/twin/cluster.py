@@ -24,6 +24,7 @@ def simulate(
     marks: list[PhaseMark] | None = None,
     cancels: dict[int, float] | None = None,
     calibration: Calibration | None = None,
+    kv_capacity_tokens: int = -1,
     until_s: float = -1.0,
     label: str = "",
     run_id: str = "twin",
@@ -33,12 +34,15 @@ def simulate(
     """Runs `plans` (in order of time) against the first pool of `spec` until every request ended, or to `until_s`.
 
     `admission` overrides the spec: off forwards every request at once, as a plain balancer would. `marks` are the
-    traffic's phases; the measured window is their span, else the span of the arrivals. Raises `BadInputError` for
+    traffic's phases; the measured window is their span, else the span of the arrivals. `kv_capacity_tokens` is what
+    the engines told of their KV cache; by default it is estimated. Raises `BadInputError` for
     profiles without step tables and for plans that cannot be run.
     """
     if admission is not None:
         spec = with_admission(spec, admission)
-    shell = Shell(spec, plans, calibration=calibration, progress=progress)
+    shell = Shell(
+        spec, plans, calibration=calibration, progress=progress, kv_capacity_tokens=kv_capacity_tokens
+    )
     shell.run(until_s, cancels)
     return record_of(shell, spec, plans, marks or [], label, run_id, started_at)
 

@@ -32,19 +32,19 @@ Event = tuple[float, int, int, object]
 class Kernel:
     """Events to come. `now` is the time of the event taken last."""
 
-    __slots__ = ("_heap", "_pushed", "now")
+    __slots__ = ("_heap", "now", "pushed")
 
     def __init__(self) -> None:
         self._heap: list[Event] = []
-        self._pushed = 0
+        self.pushed = 0
         self.now = 0.0
 
     def push(self, at_s: float, kind: int, subject: object) -> None:
         """Schedules an event. Raises `ValueError` for one in the past."""
         if at_s < self.now:
             raise ValueError(f"an event at {at_s} s lies before the present, {self.now} s")
-        self._pushed += 1
-        heappush(self._heap, (at_s, kind, self._pushed, subject))
+        self.pushed += 1
+        heappush(self._heap, (at_s, kind, self.pushed, subject))
 
     def pop(self) -> Event:
         """Takes the next event and moves `now` to it. Raises `IndexError` when there is none."""

@@ -67,8 +67,10 @@ class Shell:
         calibration: Calibration | None = None,
         leap: bool = True,
         progress: Progress | None = None,
+        kv_capacity_tokens: int = -1,
     ) -> None:
-        """`plans` in order of time, all for the first pool's model. Raises `BadInputError` for what cannot be run."""
+        """`plans` in order of time, all for the first pool's model. `kv_capacity_tokens` is what the engines told of
+        their KV cache, where it is known; else it is estimated. Raises `BadInputError` for what cannot be run."""
         check_plans(spec.pools[0], plans)
         self.spec = spec
         self.gate = Gate(spec, log)
@@ -92,7 +94,7 @@ class Shell:
         self._gap_index: dict[str, int] = {}
         self.servers: list[Server] = []
         self._by_name: dict[str, Server] = {}
-        self._build(calibration)
+        self._build(calibration, kv_capacity_tokens)
 
     @property
     def now(self) -> float:
@@ -103,6 +105,11 @@ class Shell:
     def in_flight(self) -> int:
         """Requests that arrived and have not ended."""
         return self._next - self._ended
+
+    @property
+    def events(self) -> int:
+        """Events put on the virtual clock so far."""
+        return self._kernel.pushed
 
     @property
     def arrived(self) -> int:
@@ -139,13 +146,14 @@ class Shell:
 
     # --- setting up -------------------------------------------------------------------------------------------
 
-    def _build(self, calibration: Calibration | None) -> None:
+    def _build(self, calibration: Calibration | None, capacity_tokens: int) -> None:
         slo_s = self.spec.slo.itl_s
         for pool in self.spec.pools:
             cost = StepCost.for_profile(pool.engine, calibration)
             for ledger in self.gate.pools[pool.model].instances:
                 log = StepLog(self._gap_groups, slo_s)
-                server = Server(Instance(ledger.name, pool.engine, cost, log, list_tokens=False), ledger)
+                instance = Instance(ledger.name, pool.engine, cost, log, False, capacity_tokens)
+                server = Server(instance, ledger)
                 self.servers.append(server)
                 self._by_name[ledger.name] = server
 

@@ -213,7 +213,8 @@ def test_an_engine_dead_at_the_start_is_passed_over_and_taken_in_later(tmp_path:
 
 
 def test_no_engine_at_all_is_a_typed_503(tmp_path: Path) -> None:
-    with Gateway(tmp_path, [f"http://{HOST}:{free_port()}"]) as gateway:
+    with Gateway(tmp_path, [f"http://{HOST}:{free_port()}"], healthy=False) as gateway:
+        assert gateway.get("/health", gateway.health_port)[0] == 503
         with official_client(gateway) as client, pytest.raises(openai.InternalServerError) as caught:
             client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x"}])
         assert caught.value.status_code == 503

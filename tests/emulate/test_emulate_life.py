@@ -238,11 +238,17 @@ def test_want_of_kv_blocks_preempts_and_loses_nothing(tmp_path: Path) -> None:
     )
     with Emulated(tmp_path / "log", *options) as engine:
         blocks = json.loads(engine.get("/emulated/counters")[1])["capacity_blocks"]
-        prompts = [f"{i:4}" * (16 * (blocks // 20)) for i in range(18)]
-        body = {"prompt": prompts, "max_tokens": 16 * (blocks // 60), "ignore_eos": True}
+        prompts: list[str] = [f"{i:4}" * (16 * (blocks // 20)) for i in range(18)]
+        body: dict[str, Any] = {"prompt": prompts, "max_tokens": 16 * (blocks // 60), "ignore_eos": True}
         status, answer = engine.post("/v1/completions", body)
         assert status == 200
         assert (engine.metric("vllm:num_preemptions_total") or 0) > 0
+        tokens = len(prompts) * body["max_tokens"]
+        assert engine.metric("vllm:generation_tokens_total") == tokens
+        assert engine.metric("vllm:inter_token_latency_seconds_count") == tokens - len(prompts)
+        decode_s = engine.metric("vllm:request_decode_time_seconds_sum")
+        # Gaps torn open by a preemption are whole: together they span each answer from first token to last.
+        assert engine.metric("vllm:inter_token_latency_seconds_sum") == pytest.approx(decode_s, rel=0.02)
         for choice in json.loads(answer)["choices"]:
             assert re.findall(r" w(\d+)-", choice["text"]) == [str(i) for i in range(body["max_tokens"])]
         assert engine.metric("vllm:kv_cache_usage_perc") == 0

@@ -116,7 +116,10 @@ class Emulated(Server):
 
 
 class Gateway(Server):
-    """A gateway in front of `engines`, all in one pool. `extra` is merged into the `gateway` part of its file."""
+    """A gateway in front of `engines`, all in one pool. `extra` is merged into the `gateway` part of its file.
+
+    Without a living engine its health stays 503; with `healthy` false the block is entered once it listens.
+    """
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class Gateway(Server):
         extra: Mapping[str, Any] | None = None,
         model: str = MODEL,
         tenants: Sequence[Mapping[str, Any]] = (),
+        healthy: bool = True,
     ) -> None:
         port, admin = free_port(), free_port()
         document = {
@@ -136,7 +140,15 @@ class Gateway(Server):
         # JSON is YAML.
         self.config.write_text(json.dumps(document))
         log = directory / f"gateway-{port}.log"
+        self._healthy = healthy
         super().__init__(["gateway", "-c", str(self.config)], log, port, health_port=admin, name="gateway")
+
+    def wait_serving(self) -> Self:
+        """Returns once its health is 200, or once it listens."""
+        if self._healthy:
+            return super().wait_serving()
+        self.wait_ready(lambda: "ready: " in self.output(), PATIENCE_S)
+        return self
 
 
 def request(

@@ -15,31 +15,13 @@ from tidegate.load.prompts import PromptBook
 from tidegate.load.runner import LoadJob, LoadRun
 from tidegate.load.target import Target
 from tidegate.spec.cluster import SloSpec
+from tidegate.testing.wordserver import DONE, FINISH, JSON, ROLE, SSE, WordServer, event, usage, word
 from tidegate.traffic.figures import figures_of
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import PhaseMark, RequestRecord
 from tidegate.transport.server import Exchange, HttpServer
 
 Behaviour = Callable[[Exchange, dict[str, Any]], None]
-SSE = [(b"content-type", b"text/event-stream")]
-JSON = [(b"content-type", b"application/json")]
-
-
-def event(**members: object) -> bytes:
-    return b"data: " + msgspec.json.encode(members) + b"\n\n"
-
-
-def word(index: int) -> bytes:
-    return event(choices=[{"index": 0, "delta": {"content": f" w{index}-kelp"}, "finish_reason": None}])
-
-
-ROLE = event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}])
-FINISH = event(choices=[{"index": 0, "delta": {}, "finish_reason": "length"}])
-DONE = b"data: [DONE]\n\n"
-
-
-def usage(prompt: int, output: int) -> bytes:
-    return event(choices=[], usage={"prompt_tokens": prompt, "completion_tokens": output})
 
 
 class Engine:
@@ -78,23 +60,7 @@ class Engine:
 
 
 def good(exchange: Exchange, body: dict[str, Any]) -> None:
-    tokens = body["max_tokens"]
-    if not body["stream"]:
-        text = "".join(f" w{i}-kelp" for i in range(tokens))
-        answer = {
-            "choices": [{"message": {"content": text}, "finish_reason": "length"}],
-            "usage": {"prompt_tokens": 7, "completion_tokens": tokens},
-        }
-        exchange.respond(200, JSON, msgspec.json.encode(answer))
-        return
-    exchange.start(200, SSE)
-    exchange.send(ROLE)
-    for index in range(tokens):
-        exchange.send(word(index))
-    exchange.send(FINISH)
-    exchange.send(usage(7, tokens))
-    exchange.send(DONE)
-    exchange.finish()
+    WordServer().answer(exchange, body)
 
 
 def refuse(status: int, code: object) -> Behaviour:

@@ -13,7 +13,7 @@ from tidegate.traffic.figures import itl_divisor
 from tidegate.traffic.histogram import Histogram
 from tidegate.traffic.record import RunRecord
 
-BINS: Final = 90
+BINS: Final = 60
 REQUESTS_PER_BIN: Final = 6
 """Fewer would make a percentile over time a line of accidents."""
 CDF_POINTS: Final = 300

@@ -39,9 +39,11 @@ class GateMachine(RuleBasedStateMachine):
     def live(self) -> list[Attempt]:
         return [a for a in self.attempts if not a.closed]
 
-    @rule(prompt=st.integers(1, 900), answer=st.integers(1, 400), priority=st.integers(0, 3))
-    def open(self, prompt: int, answer: int, priority: int) -> None:
-        commands = self.gate.open(head(prompt, answer, priority=priority), self.now)
+    @rule(prompt=st.integers(1, 900), answer=st.integers(1, 400), priority=st.integers(0, 3), stream=st.booleans())
+    def open(self, prompt: int, answer: int, priority: int, stream: bool) -> None:
+        asked = head(prompt, answer, priority=priority)
+        asked.stream = stream
+        commands = self.gate.open(asked, self.now)
         self.tickets.append(commands[0].ticket)
         self.take(commands)
 

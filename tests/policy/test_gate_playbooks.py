@@ -80,6 +80,19 @@ def test_a_first_token_frees_prefill_room() -> None:
     assert words(g.first_token(first, 1.2)) == ["attempt 2 → i1"]
 
 
+def test_a_whole_answer_frees_prefill_room_after_the_slos_ttft_not_at_its_end() -> None:
+    g = gate(instances=1, admission={"max_prefill_tokens": 1000}, queue={"max_wait_s": 5.0})
+    whole = head(900)
+    whole.stream = False
+    attempt = attempt_of(g.open(whole, 1.0))
+    g.open(head(200), 1.1)
+    assert words(g.tick(1.7)) == []
+    assert words(g.tick(1.8)) == ["attempt 2 → i1"]
+    g.first_token(attempt, 9.0)
+    g.finished(attempt, None, 9.0)
+    assert g.instances[0].prefill_tokens == 200
+
+
 def test_a_prompt_beyond_the_bound_goes_in_alone() -> None:
     g = gate(instances=1, admission={"max_prefill_tokens": 1000})
     attempt = attempt_of(g.open(head(50_000), 1.0))

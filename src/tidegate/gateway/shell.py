@@ -164,6 +164,7 @@ class Gateway:
             request.output_limit,
             -1,
             flight.tenant.priority,
+            bool(request.stream),
         )
         self._execute(self.gate.open(head, self.now(), flight))
 

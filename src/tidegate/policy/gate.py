@@ -8,6 +8,7 @@ every `TICK_S`, so that gateway and twin see the same clock edges and take the s
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from tidegate.errors import Outcome
@@ -67,11 +68,14 @@ class Gate:
     def __init__(self, spec: ClusterSpec, log: list[Decision] | None = None) -> None:
         self._timeouts = spec.gateway.timeouts
         self._max_attempts = spec.gateway.retry.max_attempts
+        self._prefill_s = spec.slo.ttft_s
         self._log = log
         self._draining = False
         self._next_id = 0
         self._attempts: dict[int, Attempt] = {}
         """Attempts in flight by ticket id, oldest start first."""
+        self._unseen: deque[Attempt] = deque()
+        """Attempts whose first token nobody will see, oldest start first."""
         self.pools: dict[str, Pool] = {pool.model: Pool(pool, spec.gateway) for pool in spec.pools}
         self.instances: list[Instance] = [i for pool in self.pools.values() for i in pool.instances]
 
@@ -100,7 +104,7 @@ class Gate:
         if attempt.closed:
             return []
         attempt.ticket.move(STREAMING)
-        attempt.prefilled(now)
+        attempt.first_token(now)
         return self._decided("first_token", now, self._serve(self._pool(attempt), now), attempt.ticket)
 
     def finished(self, attempt: Attempt, usage: Usage | None, now: float) -> list[Command]:
@@ -181,7 +185,7 @@ class Gate:
 
     def tick(self, now: float) -> list[Command]:
         """Ends what waited too long: in the queue, for a first token, between tokens, or in all."""
-        commands: list[Command] = []
+        commands: list[Command] = self._assume_prefilled(now)
         for pool in self.pools.values():
             if pool.line.count:
                 commands += self._expire(pool, now)
@@ -268,6 +272,8 @@ class Gate:
         attempt = Attempt(ticket, instance, ticket.attempts, blocks, now)
         ticket.attempt = attempt
         self._attempts[ticket.id] = attempt
+        if not ticket.head.stream:
+            self._unseen.append(attempt)
         return attempt
 
     def _again(self, attempt: Attempt, now: float) -> Attempt | None:
@@ -332,6 +338,17 @@ class Gate:
         for attempt, refusal in late:
             commands.append(Cancel(attempt))
             commands += self._fail(attempt, refusal, now)
+        return commands
+
+    def _assume_prefilled(self, now: float) -> list[Command]:
+        """A whole answer shows no first token. Its prompt counts as prefill for the SLO's TTFT, which is how long the
+        bound on prefill means a prefill to take; else such requests would hold their claim until their last token."""
+        commands: list[Command] = []
+        while self._unseen and now - self._unseen[0].started_s >= self._prefill_s:
+            attempt = self._unseen.popleft()
+            if not attempt.closed:
+                attempt.prefilled()
+                commands += self._serve(self._pool(attempt), now)
         return commands
 
     def _patience(self, attempt: Attempt, now: float) -> Refusal | None:

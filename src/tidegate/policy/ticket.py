@@ -34,7 +34,7 @@ LEGAL: Final = (
 class Head:
     """What the gate is told of a request. Counts are -1 where the client did not say."""
 
-    __slots__ = ("body_bytes", "max_tokens", "model", "priority", "prompt_bytes", "prompt_tokens", "tenant")
+    __slots__ = ("body_bytes", "max_tokens", "model", "priority", "prompt_bytes", "prompt_tokens", "stream", "tenant")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Head:
         max_tokens: int = -1,
         prompt_tokens: int = -1,
         priority: int = 2,
+        stream: bool = True,
     ) -> None:
         self.model = model
         self.tenant = tenant
@@ -55,6 +56,8 @@ class Head:
         """Exact, from a tokenizer; -1 lets the gate estimate from `prompt_bytes`."""
         self.priority = priority
         """0 critical, 1 high, 2 normal, 3 best effort."""
+        self.stream = stream
+        """False for a whole answer, whose first token nobody sees."""
 
 
 class Usage:
@@ -170,12 +173,15 @@ class Attempt(Command):
         self.closed = False
         instance.claim(blocks, self.prefill_tokens)
 
-    def prefilled(self, now: float) -> None:
-        """The first token is out; idempotent."""
-        if self.first_s < 0.0:
-            self.first_s = self.last_s = now
-            self.instance.prefilled(self.prefill_tokens)
-            self.prefill_tokens = 0
+    def first_token(self, now: float) -> None:
+        """The first token is out."""
+        self.first_s = self.last_s = now
+        self.prefilled()
+
+    def prefilled(self) -> None:
+        """Its prompt no longer counts as prefill; idempotent."""
+        self.instance.prefilled(self.prefill_tokens)
+        self.prefill_tokens = 0
 
     def release(self) -> None:
         """Returns the claim to the ledger, once."""

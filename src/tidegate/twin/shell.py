@@ -181,7 +181,7 @@ class Shell:
         prompt_bytes = int(plan.prompt_tokens * self.spec.gateway.bytes_per_token)
         tenant = plan.tenant or "default"
         priority = self._priorities.get(tenant, NORMAL)
-        head = Head(self._model, tenant, prompt_bytes, prompt_bytes, plan.output_tokens, -1, priority)
+        head = Head(self._model, tenant, prompt_bytes, prompt_bytes, plan.output_tokens, -1, priority, plan.stream)
         self._execute(self.gate.open(head, now, flight), now)
 
     def _step_ended(self, server: Server, now: float) -> None:

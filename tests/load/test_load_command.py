@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.cli import run as run_cli
-from tidegate.cli.load import parse_pulse
+from tidegate.cli.load_options import parse_pulse
 from tidegate.errors import BadInputError, ExitCode, Outcome
 from tidegate.testing.wordserver import WordServer
 from tidegate.traffic.store import read_run

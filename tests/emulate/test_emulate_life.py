@@ -262,3 +262,23 @@ def test_time_passes_as_the_model_says(emulated: Emulated) -> None:
     took_s = time.monotonic() - began
     modelled_s = json.loads(emulated.get("/emulated/counters")[1])["busy_s"] - before
     assert took_s > modelled_s - 0.002
+
+
+def test_an_emulation_that_fell_behind_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    with Emulated(tmp_path / "log") as engine:
+        with asked(engine, stream=True, max_tokens=200) as connection:
+            wait_running(engine, 1)
+            engine.signal(signal.SIGSTOP)
+            # As long as dozens of steps; a slower machine only makes it more.
+            time.sleep(0.4)
+            engine.signal(signal.SIGCONT)
+            events = sse.SseSplitter().feed(connection.getresponse().read())
+        text = b"".join(events).decode()
+        assert re.findall(r" w(\d+)-", text) == [str(i) for i in range(200)]
+        counters = json.loads(engine.get("/emulated/counters")[1])
+        assert counters["kept_pace"] is False
+        assert counters["longest_lag_s"] > 0.3
+        assert engine.metric("tidegate_emulated_kept_pace") == 0
+        engine.signal(signal.SIGTERM)
+        assert engine.wait_exit() == ExitCode.OK
+    assert "did not keep pace" in engine.output().splitlines()[-1]

@@ -34,6 +34,11 @@ def test_block_hashes_agree_exactly_as_far_as_the_tokens_do(common: str, one: st
         assert (left == right) == (first[: index * 16] == second[: index * 16])
 
 
+def test_equal_blocks_after_different_ones_are_not_equal() -> None:
+    one, other = (tokenizer.block_hashes(encode * 4 + b"same" * 8, 4) for encode in (b"one ", b"two "))
+    assert all(left != right for left, right in zip(one, other, strict=True))
+
+
 def test_a_conversation_extends_the_blocks_of_its_beginning() -> None:
     first = [{"role": "system", "content": "s" * 400}, {"role": "user", "content": "u" * 400}]
     more = [*first, {"role": "assistant", "content": "a" * 40}, {"role": "user", "content": "next"}]

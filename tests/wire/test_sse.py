@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.wire import sse
@@ -24,10 +24,14 @@ def chunked(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
+@example(b"a\n\r\n\n", [])
+@example(b"a\n\r\nb\n\n", [])
+@example(b"a\r\n\r\n\nb", [3])
 @given(stream_bytes, st.lists(st.integers(min_value=0, max_value=10_000), max_size=12))
 def test_any_split_gives_the_same_events(data: bytes, cuts: list[int]) -> None:
-    whole = SseSplitter()
+    whole, bytewise = SseSplitter(), SseSplitter()
     expected = whole.feed(data)
+    assert [event for at in range(len(data)) for event in bytewise.feed(data[at : at + 1])] == expected
     parts = SseSplitter()
     events = [event for chunk in chunked(data, cuts) for event in parts.feed(chunk)]
     assert events == expected
@@ -74,7 +78,7 @@ def test_reads_the_streams_of_a_real_vllm(
     assert sum(sse.first_content(event) for event in events) == tokens
     assert not sse.first_content(events[0]) or "completions" in name
     assert sse.is_done(events[-1])
-    assert sse.usage_of(b"".join(events[-2:])) == usage
+    assert sse.usage_of(b"".join(events[-2:])) == sse.usage_of(b"".join(events)) == usage
     assert [sse.finish_reason(event) for event in events if sse.finish_reason(event)] == ["length"]
     assert any(sse.is_usage_only(event) for event in events) == (usage is not None)
 

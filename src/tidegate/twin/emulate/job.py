@@ -3,8 +3,8 @@
     choice: made ≤ length tokens; said ≤ made.  Its last token, or an abort, ends it: exactly one finish reason.
     job:    open until its last choice ended (answered), or its client left (gone); nothing is said after either.
 
-A client that reads too slowly gets several tokens in one chunk once it reads again, as with vLLM; what is owed to
-it is a number, not a buffer.
+A client that reads too slowly gets several tokens in one chunk, as with vLLM, with the first token that is made once
+it reads again; what is owed to it is a number, not a buffer.
 """
 
 from __future__ import annotations
@@ -92,11 +92,6 @@ class Choice:
             job.exchange.send(self._opening() + self._last())
             self.said = self.made
         job.choice_ended()
-
-    def catch_up(self) -> None:
-        """The client reads again: what was made meanwhile, in one chunk."""
-        if not self.ended and self.said < self.made:
-            self._say()
 
     def whole(self) -> bytes:
         """The finished choice in an answer that is not streamed."""
@@ -203,12 +198,6 @@ class Job:
             return
         choices = [choice.whole() for choice in self.choices]
         self.exchange.respond(200, JSON_HEAD, self.frame.whole(choices, self.prompt_tokens, self.output_tokens))
-
-    def catch_up(self) -> None:
-        """The client reads again."""
-        if self.streaming:
-            for choice in self.choices:
-                choice.catch_up()
 
 
 def _first_stop(whole: bytes, searched: int, stops: list[str]) -> tuple[int, str | None]:

@@ -113,9 +113,7 @@ class Service:
             self._engine.abort(inbox.job)
 
     def on_writable(self, exchange: Exchange, writable: bool) -> None:
-        inbox = exchange.context
-        if writable and isinstance(inbox, _Inbox) and inbox.job is not None:
-            inbox.job.catch_up()
+        """Nothing to do: a choice looks before it speaks."""
 
     # --- completions ---
 

@@ -207,6 +207,8 @@ def test_what_users_wrote_cannot_break_out_of_the_page() -> None:
     run = slow_run()
     run.label = "</script><script>alert(1)</script>"
     run.command = (run.notes[:] and "") or "tidegate load --label '<b>'"
+    assert "<script>alert" not in page([run])
+    assert "<b>'" not in page([run])
     reader = read_page(run)
     assert "</script><script>alert(1)</script>" in reader.text
     assert json.loads(reader.charts)["ttft"]["data"][0]["name"].startswith("</script>")

@@ -9,117 +9,17 @@ of the answer came is replaced once by a new one: servers close idle connections
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from tidegate.transport.call import AnswerSink, Call
 from tidegate.transport.client_connection import ClientConnection
-from tidegate.transport.network import Dial, Network, SystemNetwork
-from tidegate.wire.http import Headers
+from tidegate.transport.network import Network, SystemNetwork
+
+__all__ = ["AnswerSink", "Call", "ConnectionPool"]
 
 MAX_IDLE: Final = 2048
 IDLE_S: Final = 4.0
 """vLLM's and SGLang's servers close a connection that idles for 5 s; this side gives up first."""
-
-
-class AnswerSink(Protocol):
-    """Who hears of the answer to a call."""
-
-    def on_answer_head(self, call: Call, status: int, headers: Headers) -> None: ...
-
-    def on_answer_body(self, call: Call, data: bytes) -> None: ...
-
-    def on_answer_complete(self, call: Call) -> None: ...
-
-    def on_answer_broken(self, call: Call, cause: str) -> None:
-        """`refused` (nobody listens), `reset`, `garbage` or `timeout` (of the connect)."""
-        ...
-
-
-class Call:
-    """One request under way. `context` is the caller's own."""
-
-    __slots__ = ("_connection", "_dial", "_pool", "_retriable", "_writes", "context", "ended", "sink")
-
-    def __init__(self, pool: ConnectionPool, writes: Sequence[bytes], sink: AnswerSink) -> None:
-        self._pool = pool
-        self._writes = writes
-        self._connection: ClientConnection | None = None
-        self._dial: Dial | None = None
-        self._retriable = False
-        self.sink = sink
-        self.context: object = None
-        self.ended = False
-
-    def cancel(self) -> None:
-        """Closes the connection at once; the sink hears nothing more."""
-        if self.ended:
-            return
-        self.ended = True
-        if self._dial is not None:
-            self._dial.cancel()
-            self._dial = None
-        if self._connection is not None:
-            self._connection.discard()
-        self._release()
-
-    def pause(self) -> None:
-        """Stops reading the answer; the upstream's buffers fill."""
-        if self._connection is not None:
-            self._connection.pause()
-
-    def resume(self) -> None:
-        if self._connection is not None:
-            self._connection.resume()
-
-    # --- what the connection reports ---
-
-    def connected(self, connection: ClientConnection) -> None:
-        """A fresh connection for this call."""
-        self._dial = None
-        if self.ended:
-            connection.discard()
-            return
-        self.send_on(connection, fresh=True)
-
-    def send_on(self, connection: ClientConnection, fresh: bool) -> None:
-        self._connection = connection
-        self._retriable = not fresh
-        connection.send(self, self._writes)
-
-    def head(self, status: int, headers: Headers) -> None:
-        self._retriable = False
-        self._writes = ()
-        self.sink.on_answer_head(self, status, headers)
-
-    def body(self, data: bytes) -> None:
-        self.sink.on_answer_body(self, data)
-
-    def complete(self) -> None:
-        self.ended = True
-        self._release()
-        self.sink.on_answer_complete(self)
-
-    def broken(self, cause: str, untouched: bool = False) -> None:
-        """`untouched`: not one byte of an answer had come."""
-        self._connection = None
-        if untouched and self._retriable:
-            self._pool.dial(self)
-            return
-        self.ended = True
-        self._release()
-        self.sink.on_answer_broken(self, cause)
-
-    def dialling(self, dial: Dial) -> None:
-        self._dial = dial
-
-    def dial_failed(self, cause: str) -> None:
-        self._dial = None
-        if not self.ended:
-            self.broken(cause)
-
-    def _release(self) -> None:
-        self._connection = None
-        self._writes = ()
-        self._pool.call_ended()
 
 
 class ConnectionPool:
@@ -167,20 +67,20 @@ class ConnectionPool:
 
         The sink is never called before this returns, because networks and transports never call back at once.
         """
-        call = Call(self, (head, body) if isinstance(body, bytes) else (head, *body), sink)
-        call.context = context
+        call = Call(self, (head, body) if isinstance(body, bytes) else (head, *body), sink, context)
         self.calls_open += 1
-        connection = self._reusable()
+        connection = self._reusable() if self._idle else None
         if connection is None:
             self.dial(call)
         else:
-            call.send_on(connection, fresh=False)
+            call.carried_by(connection, False)
         return call
 
     def _reusable(self) -> ClientConnection | None:
+        oldest_s = self._now() - self.idle_s
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable(self._now() - self.idle_s):
+            if connection.usable(oldest_s):
                 return connection
             connection.discard()
         return None
@@ -199,9 +99,6 @@ class ConnectionPool:
 
     def closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
-
-    def call_ended(self) -> None:
-        self.calls_open -= 1
 
     def keep(self, connection: ClientConnection) -> None:
         """Takes a connection back that has answered and may be used again."""

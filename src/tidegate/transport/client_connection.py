@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from tidegate.transport.call import Call
 from tidegate.wire.http import Headers
 
 IDLE: Final = 0
@@ -25,24 +26,11 @@ CLOSED: Final = 3
 
 MAX_HEAD_BYTES: Final = 65_536
 MAX_HEADERS: Final = 256
-NO_BODY_STATUSES: Final = (204, 304)
+JOIN_BYTES: Final = 16_384
+"""Head and body up to here go out in one buffer: a plain write is cheaper than a gathering one."""
 
 
 logger = logging.getLogger("tidegate.transport")
-
-
-class Receiver(Protocol):
-    """The call whose answer is read."""
-
-    def connected(self, connection: ClientConnection) -> None: ...
-
-    def head(self, status: int, headers: Headers) -> None: ...
-
-    def body(self, data: bytes) -> None: ...
-
-    def complete(self) -> None: ...
-
-    def broken(self, cause: str, untouched: bool = False) -> None: ...
 
 
 class Home(Protocol):
@@ -59,27 +47,15 @@ class ClientConnection(asyncio.Protocol):
     """An upstream connection. One call at a time."""
 
     __slots__ = (
-        "_call",
-        "_head_bytes",
-        "_head_seen",
-        "_headers",
-        "_home",
-        "_keep_alive",
-        "_message_done",
-        "_parser",
-        "_paused",
-        "_pieces",
-        "_stage",
-        "_transport",
-        "_until_close",
-        "idle_since_s",
-    )
+        "_call", "_head_bytes", "_head_seen", "_headers", "_home", "_keep_alive", "_message_done", "_parser", "_paused",
+        "_pieces", "_stage", "_transport", "idle_since_s",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
-    def __init__(self, home: Home, call: Receiver) -> None:
+    def __init__(self, home: Home, call: Call) -> None:
         self._home = home
-        self._call: Receiver | None = call
+        self._call: Call | None = call
         self._parser = httptools.HttpResponseParser(self)
         self._stage = IDLE
         self._headers: Headers = []
@@ -88,7 +64,6 @@ class ClientConnection(asyncio.Protocol):
         self._head_seen = False
         self._keep_alive = False
         self._message_done = False
-        self._until_close = False
         self._paused = False
         self.idle_since_s = 0.0
 
@@ -115,18 +90,20 @@ class ClientConnection(asyncio.Protocol):
     # --- asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._home.opened(self)
         call, self._call = self._call, None
         if call is not None:
-            call.connected(self)
+            call.carried_by(self, True)
 
     def eof_received(self) -> bool:
-        if self._until_close and self._stage == READING:
-            self._message_done = True
+        if self._stage == READING and not self._framed():
             self._whole()
         return False
+
+    def _framed(self) -> bool:
+        """Whether the answer says itself where it ends; else the connection's end is its end."""
+        return any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose("reset")
@@ -141,14 +118,17 @@ class ClientConnection(asyncio.Protocol):
 
     # --- sending ---
 
-    def send(self, call: Receiver, writes: Sequence[bytes]) -> None:
+    def send(self, call: Call, data: Sequence[bytes]) -> None:
         """Writes a whole request and awaits its answer."""
         self._call = call
         self._stage = WAITING
         self._headers = []
         self._head_bytes = 0
-        self._head_seen = self._message_done = self._until_close = False
-        self._transport.writelines(writes)
+        self._head_seen = self._message_done = False
+        if len(data) == 2 and len(data[1]) <= JOIN_BYTES:
+            self._transport.write(data[0] + data[1])
+        else:
+            self._transport.writelines(data)
 
     def usable(self, idle_after_s: float) -> bool:
         """Whether it is idle since `idle_after_s` or later and nobody has closed it."""
@@ -173,64 +153,60 @@ class ClientConnection(asyncio.Protocol):
     # --- reading ---
 
     def data_received(self, data: bytes) -> None:
-        if self._stage == WAITING:
+        if self._stage != READING:
+            if self._stage != WAITING:
+                self._fail("garbage")
+                return
             self._head_bytes += len(data)
-        elif self._stage != READING:
-            self._fail("garbage")
-            return
+        broken = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._tell()
-            self._fail("garbage")
-            return
-        self._tell()
-
-    def _tell(self) -> None:
+            broken = True
         try:
             self._hand_on()
         except Exception:
             logger.exception("the receiver of an answer failed")
+            broken = True
+        if broken:
             self._fail("garbage")
 
     def _hand_on(self) -> None:
         """Tells the call what the last read brought. Any step may end the call, and the next must see it."""
+        call = self._call
+        if call is None:
+            return
         if self._stage == WAITING:
             if not self._head_seen:
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._fail("garbage")
                 return
-            self._take_head()
+            if len(self._headers) > MAX_HEADERS:
+                self._fail("garbage")
+                return
+            self._stage = READING
+            call.sink.on_answer_head(call, self._parser.get_status_code(), self._headers)
         if self._pieces:
             pieces, self._pieces = self._pieces, []
-            if self._call is not None:
-                self._call.body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if self._call is call:
+                call.sink.on_answer_body(call, pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if self._message_done and self._stage == READING:
             self._whole()
 
-    def _take_head(self) -> None:
-        self._stage = READING
-        status = self._parser.get_status_code()
-        names = [name for name, _ in self._headers]
-        if len(names) > MAX_HEADERS:
-            self._fail("garbage")
-            return
-        framed = b"content-length" in names or b"transfer-encoding" in names
-        self._until_close = not framed and status not in NO_BODY_STATUSES
-        if self._call is not None:
-            self._call.head(status, self._headers)
-
     def _whole(self) -> None:
+        """The answer ended. The connection goes back first, so that whoever hears of it can use it."""
         call, self._call = self._call, None
-        if self._keep_alive and not self._until_close and not self._transport.is_closing():
-            self.resume()
+        if self._message_done and self._keep_alive and not self._transport.is_closing():
+            if self._paused:
+                self.resume()
             self._stage = IDLE
             self._home.keep(self)
         else:
             self._stage = CLOSED
             self._transport.abort()
         if call is not None:
-            call.complete()
+            call.end()
+            call.sink.on_answer_complete(call)
 
     def _fail(self, cause: str) -> None:
         self._lose(cause)

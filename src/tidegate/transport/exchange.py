@@ -8,7 +8,7 @@ after the end is dropped, because both can happen between two callbacks.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidegate.wire.http import CHUNKED, CLOSE, KEEP_ALIVE, LAST_CHUNK, Headers, head_lines, status_line
 
@@ -33,6 +33,10 @@ class Application(Protocol):
         ...
 
 
+JOIN_BYTES: Final = 16_384
+"""Head and body up to here are copied into one buffer: a plain write is cheaper than a gathering one."""
+
+
 class Owner(Protocol):
     """The connection, as far as an exchange needs it."""
 
@@ -47,25 +51,12 @@ class Exchange:
     """A request and its answer. `headers` have lower-case names; `target` is path and query."""
 
     __slots__ = (
-        "_chunked",
-        "_owner",
-        "_transport",
-        "complete",
-        "content_length",
-        "context",
-        "ended",
-        "failed",
-        "headers",
-        "http_minor",
-        "keep_alive",
-        "method",
-        "started",
-        "target",
-        "writable",
-    )
+        "_chunked", "_owner", "_transport", "complete", "content_length", "context", "ended", "expects_continue",
+        "failed", "headers", "http_minor", "keep_alive", "method", "named", "started", "target", "writable",
+    )  # fmt: skip
 
     def __init__(
-        self, owner: Owner, transport: asyncio.Transport, method: str, target: str, headers: Headers, minor: int
+        self, owner: Owner, transport: asyncio.Transport, method: str, target: str, headers: Headers, minor: int = 1
     ) -> None:
         self._owner = owner
         self._transport = transport
@@ -73,9 +64,12 @@ class Exchange:
         self.method = method
         self.target = target
         self.headers = headers
+        self.named = dict(headers)
+        """The headers by name; of a repeated one, the last."""
         self.http_minor = minor
         self.content_length = 0
         """Of the request body; −1 when it comes in chunks."""
+        self.expects_continue = False
         self.context: object = None
         """The application's own."""
         self.complete = False
@@ -101,16 +95,12 @@ class Exchange:
         if self.ended or self.started:
             return
         self.started = True
-        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (
-            status_line(status),
-            head_lines(headers),
-            self._connection_line(),
-            len(body),
-        )
-        if self.method == "HEAD" or not body:
-            self._transport.write(head)
+        sent = b"" if self.method == "HEAD" else body
+        lines = (status_line(status), head_lines(headers), self._connection_line(), len(body))
+        if len(sent) <= JOIN_BYTES:
+            self._transport.write(b"%b%b%bcontent-length: %d\r\n\r\n%b" % (*lines, sent))
         else:
-            self._transport.writelines((head, body))
+            self._transport.writelines((b"%b%b%bcontent-length: %d\r\n\r\n" % lines, sent))
         self._end()
 
     def start(self, status: int, headers: Headers, content_length: int = -1) -> None:

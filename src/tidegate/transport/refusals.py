@@ -1,6 +1,6 @@
 """What a request head must satisfy beyond llhttp's grammar, and how a refusal is written.
 
-In: a head's bytes and its parsed parts. Out: `HeadFacts`, or `HeadProblem` with a status and one sentence.
+In: a head's bytes and the exchange it opens. Out: the exchange, or `HeadProblem` with a status and one sentence.
 Errors go out in OpenAI's shape and close the connection: after a framing error nobody can say where the next
 request begins.
 """
@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from tidegate.transport.exchange import Exchange
 from tidegate.wire.http import CLOSE, Headers, malformed_body, status_line
 
 MAX_HEADERS: Final = 100
-_SPECIAL: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+VERSION_BYTES: Final = len(b" HTTP/1.1")
 
 
 class HeadProblem(Exception):  # noqa: N818 - a refusal to be answered, not a program error
@@ -26,51 +27,54 @@ class HeadProblem(Exception):  # noqa: N818 - a refusal to be answered, not a pr
         self.code = code
 
 
-class HeadFacts:
-    """What framing needs to know of a head. `content_length` is −1 for a chunked body."""
-
-    __slots__ = ("content_length", "expects_continue", "minor", "target")
-
-    def __init__(self, target: str, minor: int, content_length: int, expects_continue: bool) -> None:
-        self.target = target
-        self.minor = minor
-        self.content_length = content_length
-        self.expects_continue = expects_continue
-
-
-def inspect_head(head: bytes, target: bytes, headers: Headers, body_limit_bytes: int) -> HeadFacts:
-    """Checks a parsed head. Raises `HeadProblem`."""
-    minor = _minor_version(head)
+def inspect_head(exchange: Exchange, head: bytes, body_limit_bytes: int) -> None:
+    """Checks a parsed head and notes in `exchange` what framing needs. Raises `HeadProblem`."""
+    named = exchange.named
+    end = head.find(b"\r\n")
+    if head[end - VERSION_BYTES : end] != b" HTTP/1.1":
+        _other_version(exchange, head[end - VERSION_BYTES : end])
     if b"\r\n " in head or b"\r\n\t" in head:
         raise HeadProblem(400, "Folded header lines are not allowed.", "malformed_request")
+    if len(named) != len(exchange.headers) or len(named) > MAX_HEADERS:
+        _check_repeated(exchange.headers)
+    if b"host" not in named and exchange.http_minor == 1:
+        raise HeadProblem(400, "A Host header is needed.", "malformed_request")
+    if not exchange.target.startswith("/"):
+        exchange.target = _origin_form(exchange.target)
+    length = named.get(b"content-length")
+    if length is not None:
+        exchange.content_length = _length(length, body_limit_bytes)
+    if b"transfer-encoding" in named:
+        exchange.content_length = _chunked(named[b"transfer-encoding"], exchange.http_minor)
+    if b"expect" in named:
+        exchange.expects_continue = _continue(named[b"expect"], exchange.http_minor)
+    if b"connection" in named or exchange.http_minor == 0:
+        exchange.keep_alive = _keeps_alive(exchange)
+
+
+def _other_version(exchange: Exchange, version: bytes) -> None:
+    if version != b" HTTP/1.0":
+        raise HeadProblem(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.", "http_version_not_supported")
+    exchange.http_minor = 0
+
+
+def _check_repeated(headers: Headers) -> None:
+    """Some headers may come only once, since whoever reads the other copy sees another request."""
     if len(headers) > MAX_HEADERS:
         raise HeadProblem(431, "The request has too many headers.", "head_too_large")
-    content_length = hosts = 0
-    expects_continue = False
-    for name, value in headers:
-        if name not in _SPECIAL:
-            continue
-        if name == b"host":
-            hosts += 1
-        elif name == b"content-length":
-            content_length = _length(value, body_limit_bytes)
-        elif name == b"transfer-encoding":
-            content_length = _chunked(value, minor)
-        else:
-            expects_continue = _continue(value, minor)
-    if hosts != 1 and (minor == 1 or hosts > 1):
-        raise HeadProblem(400, "Exactly one Host header is needed.", "malformed_request")
-    return HeadFacts(_origin_form(target), minor, content_length, expects_continue)
+    for once in (b"host", b"content-length", b"transfer-encoding", b"expect", b"authorization"):
+        if sum(1 for name, _ in headers if name == once) > 1:
+            raise HeadProblem(400, f"The {once.decode()} header is repeated.", "malformed_request")
 
 
-def _minor_version(head: bytes) -> int:
-    end = head.find(b"\r\n")
-    version = head[end - 9 : end]
-    if version == b" HTTP/1.1":
-        return 1
-    if version == b" HTTP/1.0":
-        return 0
-    raise HeadProblem(505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.", "http_version_not_supported")
+def _keeps_alive(exchange: Exchange) -> bool:
+    tokens = [
+        token.strip().lower()
+        for name, value in exchange.headers
+        if name == b"connection"
+        for token in value.split(b",")
+    ]
+    return b"close" not in tokens and (exchange.http_minor == 1 or b"keep-alive" in tokens)
 
 
 def _length(value: bytes, limit_bytes: int) -> int:
@@ -96,11 +100,8 @@ def _continue(value: bytes, minor: int) -> bool:
     return minor == 1
 
 
-def _origin_form(target: bytes) -> str:
-    """Path and query; of an absolute target (RFC 9112 §3.2.2) what follows the authority."""
-    text = target.decode("ascii", "replace")
-    if text.startswith("/"):
-        return text
+def _origin_form(text: str) -> str:
+    """Path and query of an absolute target (RFC 9112 §3.2.2): what follows the authority."""
     if text[:7].lower() == "http://" or text[:8].lower() == "https://":
         slash = text.find("/", 8)
         return text[slash:] if slash > 0 else "/"

@@ -1,9 +1,10 @@
 """One client connection: requests in, one after the other, answers out in the same order.
 
-llhttp (httptools) parses, but only what this file hands to it: a head is collected and bounded first, then fed as
-a whole; a body of known length is cut exactly where it ends, so that a pipelined successor waits, unparsed, until
-the answer before it is finished. After a chunked body the parser alone knows where the successor begins: if one was
-in the same read, the connection is closed after the answer, which HTTP allows and clients retry.
+llhttp (httptools) parses, a fresh parser for each request, and only what this file hands to it: a head is collected
+and bounded first, then fed as a whole. A body of known length is cut here, exactly where it ends, so that a pipelined
+successor waits, unparsed, until the answer before it is finished. A chunked body goes through the parser, which alone
+knows where the successor begins: if one was in the same read, the connection is closed after the answer, which HTTP
+allows and clients retry. An offered upgrade is ignored (RFC 9110 §7.8).
 
 Stages and what moves between them:
 
@@ -96,35 +97,18 @@ class ServerConnection(asyncio.Protocol):
     """A client's connection. Its public methods are those of asyncio's protocols and of an exchange's owner."""
 
     __slots__ = (
-        "_awaited_bytes",
-        "_body_bytes",
-        "_consuming",
-        "_deadline_tick",
-        "_exchange",
-        "_expects_continue",
-        "_headers",
-        "_held",
-        "_home",
-        "_keep_alive",
-        "_message_done",
-        "_overrun",
-        "_parser",
-        "_partial",
-        "_paused",
-        "_pieces",
-        "_stage",
-        "_target",
-        "_transport",
-        "_wire_bytes",
-        "_writable",
-        "wheel_slot",
-    )
+        "_application", "_awaited_bytes", "_body_bytes", "_consuming", "_deadline_tick", "_exchange", "_headers",
+        "_held", "_home", "_message_done", "_overrun", "_parser", "_partial", "_paused", "_pieces", "_stage", "_target",
+        "_transport", "_wire_bytes", "_writable", "wheel_slot",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._parser = httptools.HttpRequestParser(self)
+        self._application = home.application
+        self._parser: httptools.HttpRequestParser | None = None
+        """Of a chunked body under way."""
         self._stage = HEAD
         self._exchange: Exchange | None = None
         self._partial = b""
@@ -133,12 +117,11 @@ class ServerConnection(asyncio.Protocol):
         self._headers: Headers = []
         self._pieces: list[bytes] = []
         self._awaited_bytes = 0
+        """Body bytes still to come; −1 while a chunked body is under way."""
         self._body_bytes = 0
         self._wire_bytes = 0
         self._message_done = False
         self._overrun = False
-        self._keep_alive = False
-        self._expects_continue = False
         self._consuming = False
         self._paused = False
         self._writable = True
@@ -155,9 +138,6 @@ class ServerConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
 
-    def on_headers_complete(self) -> None:
-        self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it at the message's end
-
     def on_body(self, data: bytes) -> None:
         if not self._overrun:
             self._pieces.append(data)
@@ -168,8 +148,7 @@ class ServerConnection(asyncio.Protocol):
     # --- asyncio: the connection's life ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._await_request()
         self._home.wheel.add(self, self._home.limits.idle_ticks)
         if not self._home.opened(self):
@@ -181,6 +160,7 @@ class ServerConnection(asyncio.Protocol):
         self._home.wheel.drop(self)
         self._home.closed(self)
         self._partial = self._held = b""
+        self._parser = None
         self._leave()
 
     def eof_received(self) -> bool:
@@ -190,9 +170,13 @@ class ServerConnection(asyncio.Protocol):
 
     def _leave(self) -> None:
         exchange, self._exchange = self._exchange, None
-        if exchange is not None and not exchange.ended:
-            exchange.ended = True
-            self._guard(exchange, self._home.application.on_gone)
+        if exchange is None or exchange.ended:
+            return
+        exchange.ended = True
+        try:
+            self._application.on_gone(exchange)
+        except Exception:  # noqa: BLE001 - logged there, with the traceback
+            self._defect(exchange)
 
     def pause_writing(self) -> None:
         self._set_writable(False)
@@ -206,9 +190,14 @@ class ServerConnection(asyncio.Protocol):
             self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
         else:
             self._deadline_tick = 0
-        if self._exchange is not None:
-            self._exchange.writable = writable
-            self._home.application.on_writable(self._exchange, writable)
+        exchange = self._exchange
+        if exchange is None:
+            return
+        exchange.writable = writable
+        try:
+            self._application.on_writable(exchange, writable)
+        except Exception:  # noqa: BLE001 - logged there, with the traceback
+            self._give_up(exchange)
 
     def on_tick(self, tick: int) -> int:
         """The wheel asks: is it time to give up on this client?"""
@@ -218,7 +207,7 @@ class ServerConnection(asyncio.Protocol):
             return self._home.limits.idle_ticks
         if self._stage in (BODY, DISCARD) or (self._stage == HEAD and self._partial):
             self._fail(408, "The request did not arrive in time.", "request_timeout")
-            return LINGER_TICKS
+            return 0
         self._transport.abort()
         return 0
 
@@ -231,25 +220,26 @@ class ServerConnection(asyncio.Protocol):
         self._consuming = True
         try:
             self._consume(data)
+        except Exception:  # noqa: BLE001 - logged there, with the traceback
+            self._give_up(self._exchange)
         finally:
             self._consuming = False
 
-    def _consume(self, data: bytes) -> None:
-        rest = memoryview(data)
+    def _consume(self, rest: bytes) -> None:
         while True:
             if self._stage == HEAD:
                 rest = self._take_head(rest)
-            elif self._stage in (BODY, DISCARD):
+            elif self._stage == BODY or self._stage == DISCARD:
                 rest = self._take_body(rest)
             elif self._stage == ANSWER:
-                self._held = bytes(rest) + self._held
+                self._held = rest + self._held
                 return
             else:
                 return
             if not rest:
                 if not self._held or self._stage == ANSWER:
                     return
-                rest, self._held = memoryview(self._held), b""
+                rest, self._held = self._held, b""
                 self._read_on()
 
     def _hold(self, data: bytes) -> None:
@@ -271,125 +261,152 @@ class ServerConnection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def _take_head(self, data: memoryview) -> memoryview:
+    def _take_head(self, data: bytes) -> bytes:
         """Collects a whole head, has it parsed, and opens the exchange. Returns what follows it."""
-        seen = len(self._partial)
-        block = self._partial + bytes(data) if seen else bytes(data)
-        if block.startswith(b"\r\n"):
-            block = block.lstrip(b"\r\n")
-            seen = 0
-        end = block.find(b"\r\n\r\n", max(0, seen - 3)) + 4
-        if end < 4 and len(block) <= self._home.limits.head_bytes:
-            if block and not self._partial:
+        scan_from = 0
+        if self._partial:
+            scan_from = max(0, len(self._partial) - 3)
+            data = self._partial + data
+            self._partial = b""
+        if data.startswith(b"\r\n"):
+            data = data.lstrip(b"\r\n")
+            scan_from = 0
+        end = data.find(b"\r\n\r\n", scan_from) + 4
+        if end < 4 and len(data) <= self._home.limits.head_bytes:
+            if not scan_from:  # the head must be whole in time from its first byte
                 self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
-            self._partial = block
-            return memoryview(b"")
-        self._partial = b""
+            self._partial = data
+            return b""
         if end < 4 or end > self._home.limits.head_bytes:
             self._fail(431, "The request head is too large.", "head_too_large")
-            return memoryview(b"")
-        self._open_exchange(block if end == len(block) else block[:end])
-        return memoryview(block)[end:]
+            return b""
+        if end == len(data):
+            self._open_exchange(data)
+            return b""
+        self._open_exchange(data[:end])
+        return data[end:]
 
     def _open_exchange(self, head: bytes) -> None:
-        self._headers = []
-        self._message_done = False
-        self._body_bytes = self._wire_bytes = 0
         try:
-            self._feed_head(head)
-            facts = inspect_head(head, self._target, self._headers, self._home.limits.body_bytes)
+            exchange = self._parse(head)
         except HeadProblem as problem:
             self._fail(problem.status, problem.message, problem.code)
             return
-        exchange = Exchange(
-            self, self._transport, self._parser.get_method().decode("ascii"), facts.target, self._headers, facts.minor
-        )
-        exchange.keep_alive = self._keep_alive and not self._home.closing
         exchange.writable = self._writable
-        exchange.content_length = self._awaited_bytes = facts.content_length
-        self._expects_continue = facts.expects_continue
+        self._awaited_bytes = exchange.content_length
+        self._body_bytes = 0
         self._home.statistics.requests += 1
         self._exchange = exchange
         self._stage = BODY
-        if not self._guard(exchange, self._home.application.on_head):
+        exchange.complete = exchange.content_length == 0
+        self._application.on_head(exchange)
+        if self._exchange is not exchange:
             return
-        if self._message_done:
-            self._body_done()
-        elif facts.expects_continue and self._exchange is exchange and not exchange.started:
-            self._expects_continue = False
+        if exchange.complete:
+            self._request_done(exchange)
+        elif exchange.expects_continue and not exchange.started:
+            exchange.expects_continue = False
             self._transport.write(CONTINUE)
 
-    def _feed_head(self, head: bytes) -> None:
+    def _parse(self, head: bytes) -> Exchange:
+        """A head's exchange. Raises `HeadProblem`."""
+        self._headers = []
+        self._message_done = False
+        parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(head)
+            parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            self._ignore_upgrade(head)
+            pass
         except httptools.HttpParserInvalidMethodError:
             raise HeadProblem(501, "The request method is not known.", "unknown_method") from None
         except httptools.HttpParserError as exc:
             raise HeadProblem(400, f"Malformed request head: {exc}.", "malformed_request") from None
-
-    def _ignore_upgrade(self, head: bytes) -> None:
-        """Reads the request again as if no upgrade had been offered, as HTTP allows (RFC 9110 §7.8)."""
-        if self._parser.get_method() == b"CONNECT":
+        method = parser.get_method().decode("ascii")
+        if method == "CONNECT":
             raise HeadProblem(501, "This server is not a tunnel.", "unknown_method")
+        exchange = Exchange(self, self._transport, method, self._target.decode("ascii"), self._headers)
+        inspect_head(exchange, head, self._home.limits.body_bytes)
+        if self._home.closing:
+            exchange.keep_alive = False
+        if exchange.content_length < 0:
+            self._parser = self._chunk_parser(parser, head)
+        return exchange
+
+    def _chunk_parser(self, parser: httptools.HttpRequestParser, head: bytes) -> httptools.HttpRequestParser:
+        """The parser that goes on into a chunked body; after an offered upgrade, one that was never offered it."""
+        self._wire_bytes = 0
+        if not self._message_done:
+            return parser
         lines = head.split(b"\r\n")
-        plain = b"\r\n".join(line for line in lines if not line.lower().startswith(b"upgrade:"))
-        self._parser = httptools.HttpRequestParser(self)
+        parser = httptools.HttpRequestParser(self)
         self._headers = []
         self._message_done = False
-        self._feed_head(plain)
+        parser.feed_data(b"\r\n".join(line for line in lines if not line.lower().startswith(b"upgrade:")))
+        return parser
 
-    def _take_body(self, data: memoryview) -> memoryview:
-        """Feeds the body up to its end; returns what follows it."""
-        rest = memoryview(b"")
-        if self._awaited_bytes >= 0:
+    def _take_body(self, data: bytes) -> bytes:
+        """Takes what belongs to the body; returns what follows it."""
+        if self._awaited_bytes < 0:
+            self._take_chunks(data)
+            return b""
+        rest = b""
+        if len(data) > self._awaited_bytes:
             data, rest = data[: self._awaited_bytes], data[self._awaited_bytes :]
-            self._awaited_bytes -= len(data)
-        self._wire_bytes += len(data)
+        self._awaited_bytes -= len(data)
+        exchange = self._exchange
+        if exchange is None:
+            if self._awaited_bytes == 0:
+                self._await_request()
+            return rest
+        exchange.complete = self._awaited_bytes == 0
+        self._application.on_body(exchange, data)
+        if exchange.complete and self._exchange is exchange:
+            self._request_done(exchange)
+        return rest
+
+    def _take_chunks(self, data: bytes) -> None:
+        assert self._parser is not None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
             if not self._overrun:
                 self._fail(400, f"Malformed request body: {exc}.", "malformed_request")
-                return memoryview(b"")
-        self._deliver_body()
-        return rest
-
-    def _deliver_body(self) -> None:
-        pieces, self._pieces = self._pieces, []
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                return
+        body = b"".join(self._pieces)
+        self._pieces = []
+        self._wire_bytes += len(data)
         self._body_bytes += len(body)
+        exchange = self._exchange
         if self._body_bytes > self._home.limits.body_bytes:
             self._fail(413, "The request body is too large.", "body_too_large")
-            return
-        if self._wire_bytes > 8 * self._body_bytes + FRAMING_SLACK_BYTES:
+        elif self._wire_bytes > 8 * self._body_bytes + FRAMING_SLACK_BYTES:
             self._fail(400, "The request body is mostly framing.", "malformed_request")
-            return
-        exchange = self._exchange
-        if body and exchange is not None and not self._guard(exchange, self._home.application.on_body, body):
-            return
-        if self._message_done:
-            self._body_done()
+        elif exchange is not None:
+            exchange.complete = self._message_done
+            if body:
+                self._application.on_body(exchange, body)
+            if exchange.complete and self._exchange is exchange:
+                self._request_done(exchange)
 
-    def _body_done(self) -> None:
-        exchange = self._exchange
-        if self._stage == DISCARD:
-            self._await_request()
-        elif exchange is not None and self._stage == BODY:
-            self._stage = ANSWER
-            self._deadline_tick = 0
-            exchange.complete = True
-            if self._overrun:
-                exchange.keep_alive = False
-            self._guard(exchange, self._home.application.on_request_complete)
+    def _request_done(self, exchange: Exchange) -> None:
+        self._stage = ANSWER
+        self._deadline_tick = 0
+        self._parser = None
+        if self._overrun:
+            exchange.keep_alive = False
+        self._application.on_request_complete(exchange)
 
     # --- answering ---
+
+    def answering_early(self, exchange: Exchange) -> None:
+        """An answer begins before the request is whole: a long or unknown rest is not waited for."""
+        if exchange.expects_continue or not 0 <= self._awaited_bytes <= DISCARD_BYTES:
+            exchange.keep_alive = False
 
     def answered(self, exchange: Exchange) -> None:
         """The exchange's answer is written. What comes next depends on how much of the request is still unread."""
         self._exchange = None
-        if self._stage == ANSWER:
+        if self._stage == ANSWER or (self._stage == BODY and exchange.complete):
             if exchange.keep_alive and not self._home.closing:
                 self._await_request()
                 self._take_held()
@@ -397,23 +414,11 @@ class ServerConnection(asyncio.Protocol):
                 self._stage = CLOSED
                 self._transport.close()
         elif self._stage == BODY:
-            self._answered_early(exchange)
-
-    def answering_early(self, exchange: Exchange) -> None:
-        """An answer begins before the request is whole: a long or unknown rest is not waited for."""
-        if self._message_done:
-            return
-        if self._expects_continue or not 0 <= self._awaited_bytes <= DISCARD_BYTES:
-            exchange.keep_alive = False
-
-    def _answered_early(self, exchange: Exchange) -> None:
-        if not exchange.keep_alive:
-            self._linger()
-        elif self._message_done:
-            self._await_request()
-        else:
-            self._stage = DISCARD
-            self._read_on()
+            if exchange.keep_alive:
+                self._stage = DISCARD
+                self._read_on()
+            else:
+                self._linger()
 
     def _await_request(self) -> None:
         self._stage = HEAD
@@ -428,19 +433,18 @@ class ServerConnection(asyncio.Protocol):
     def _fail(self, status: int, message: str, code: str) -> None:
         """Refuses what cannot be a request, or drops the exchange whose body went wrong."""
         self._home.statistics.malformed += 1
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None and not exchange.ended:
-            exchange.ended = True
-            self._guard(exchange, self._home.application.on_gone)
-            if exchange.started:
-                self._transport.abort()
-                return
+        exchange = self._exchange
+        self._leave()
+        if exchange is not None and exchange.started:
+            self._transport.abort()
+            return
         refuse(self._transport, status, message, code)
         self._linger()
 
     def _linger(self) -> None:
         self._stage = LINGER
         self._held = self._partial = b""
+        self._parser = None
         self._deadline_tick = self._home.wheel.tick + LINGER_TICKS
         self._home.wheel.drop(self)
         self._home.wheel.add(self, LINGER_TICKS)
@@ -448,19 +452,25 @@ class ServerConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
-    def _give_up(self, exchange: Exchange) -> None:
-        """Ends an exchange whose application failed, and lets it release what it holds."""
-        self._home.statistics.defects += 1
+    def _give_up(self, exchange: Exchange | None) -> None:
+        """Ends an exchange whose application failed, and lets it release what it holds. Called while handling that."""
+        if exchange is None:
+            logger.exception("the application failed after its answer")
+            self._home.statistics.defects += 1
+            return
         exchange.failed = True
-        if self._exchange is exchange:
-            self._exchange = None
-            self._home.application.on_gone(exchange)
-        if not exchange.started:
+        self._defect(exchange)
+        self._leave()
+        if exchange.started:
+            self._transport.abort()
+        else:
             exchange.started = exchange.ended = True
             refuse(self._transport, 500, "Tidegate failed on this request; its log says why.", "internal_error")
             self._linger()
-        elif not exchange.ended:
-            exchange.abort()
+
+    def _defect(self, exchange: Exchange) -> None:
+        self._home.statistics.defects += 1
+        logger.exception("the application failed on %s %s", exchange.method, exchange.target)
 
     def close_if_idle(self) -> bool:
         """For a server that stops: closes when no request is under way. Returns whether it did."""
@@ -472,13 +482,3 @@ class ServerConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
-
-    def _guard(self, exchange: Exchange, callback: object, *arguments: bytes) -> bool:
-        """Calls the application; its defect costs this exchange only. Returns whether the exchange goes on."""
-        try:
-            callback(exchange, *arguments)  # type: ignore[operator]
-        except Exception:
-            logger.exception("the application failed on %s %s", exchange.method, exchange.target)
-            self._give_up(exchange)
-            return False
-        return self._exchange is exchange or self._stage == DISCARD

@@ -156,6 +156,7 @@ def _run(console: Console, step: str, spec: ClusterSpec, folder: Path, label: st
     seconds = sum(phase.duration_s for phase in spec.traffic.phases)
     _say(console, step, f"{label}: {what}; {len(plans)} requests over {seconds:.0f} s")
     pool = spec.pools[0]
+    gpus = 0 if pool.engine.kind == "llamacpp" else pool.engine.gpus  # the demo's llama.cpp runs on a CPU thread
     with running(spec, spec_path, logs) as url:
         run = run_job(
             LoadJob(
@@ -168,7 +169,7 @@ def _run(console: Console, step: str, spec: ClusterSpec, folder: Path, label: st
                 slo=spec.slo,
                 cost=spec.cost,
                 label=label,
-                engines=[EngineUrl(i.url, i.name, pool.engine.kind, pool.engine.gpus) for i in pool.instances],
+                engines=[EngineUrl(i.url, i.name, pool.engine.kind, gpus) for i in pool.instances],
                 command="tidegate demo",
             )
         )

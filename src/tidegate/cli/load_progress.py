@@ -64,7 +64,8 @@ class ProgressLine:
 
     def _line(self, stage: str, driver: Driver, planned: int) -> Text:
         ended = self._ended
-        line = Text(f"{stage:<8}", style="bold cyan")
+        line = Text()
+        line.append(f"{stage:<8}", style="bold cyan")
         line.append(f" {driver.elapsed_s:6.1f} s  sent {driver.sent}/{planned}  in flight {driver.in_flight}  ")
         line.append(f"done {ended['completed']}", style="green")
         if ended["rejected"]:
@@ -73,5 +74,5 @@ class ProgressLine:
             line.append(f"  failed {ended['error']}", style="red")
         p50, p99 = self._ttft.percentile_s(50), self._ttft.percentile_s(99)
         if p50 is not None and p99 is not None:
-            line.append(f"  TTFT P50 {p50 * 1e3:.0f} ms, P99 {p99 * 1e3:.0f} ms", style="default")
+            line.append(f"  TTFT P50 {p50 * 1e3:.0f} ms, P99 {p99 * 1e3:.0f} ms")
         return line

@@ -99,6 +99,16 @@ def test_a_long_stream_is_not_taken_for_a_silent_one() -> None:
     assert run.requests[0].end_s > 5.0
 
 
+def test_the_gate_sees_the_engines_at_most_one_scrape_late() -> None:
+    spec = cluster()
+    shell = Shell(spec, burst(200))
+    shell.run(until_s=2.0)
+    for server in shell.servers:
+        assert shell.now - server.ledger.sampled_s <= spec.gateway.scrape_interval_s
+        assert server.ledger.sample is not None
+        assert server.ledger.sample.running
+
+
 def test_whole_answers_have_no_first_token_and_no_gaps() -> None:
     run = simulate(cluster(), [PlannedRequest(0, 0.0, 100, 50, stream=False)])
     (record,) = run.requests

@@ -206,8 +206,9 @@ def test_no_more_than_max_sequences_run() -> None:
 
 
 def test_the_newest_is_preempted_and_resumes_before_those_who_wait() -> None:
-    engine = instance(capacity_tokens=1024)
-    for key in range(3):
+    profile = EngineProfile(step_tokens=256, max_sequences=3, context_tokens=1024)
+    engine = instance(capacity_tokens=1024, profile=profile)
+    for key in range(4):
         engine.submit(Sequence(key, 330, 100), 0.0)
     preempted: list[int] = []
     finished: list[int] = []
@@ -215,7 +216,7 @@ def test_the_newest_is_preempted_and_resumes_before_those_who_wait() -> None:
         preempted += [s.key for s in result.preempted]
         finished += [s.key for s in result.finished]
     assert preempted[0] == 2
-    assert finished == [0, 1, 2]
+    assert finished == [0, 1, 2, 3]
     assert engine.statistics().preemptions == len(preempted)
 
 

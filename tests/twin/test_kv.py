@@ -6,7 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from tidegate.twin.holdings import Holdings
 from tidegate.twin.kv import BlockPool, Run
+from tidegate.twin.sequence import Sequence
 
 TOTAL = 60
 
@@ -121,3 +123,32 @@ def test_taking_more_than_is_free_is_a_defect_and_changes_nothing() -> None:
     with pytest.raises(RuntimeError, match="5 KV blocks wanted, 4 free"):
         pool.take(5)
     assert pool.free == 4
+
+
+def _computed(holdings: Holdings, seq: Sequence, tokens: int) -> None:
+    assert holdings.grow(seq, tokens)
+    seq.computed_tokens = tokens
+
+
+def test_a_preempted_sequence_takes_its_own_blocks_back() -> None:
+    holdings = Holdings(BlockPool(40), 16, True)
+    seq = Sequence(0, 200, 5, (1, 2), 64)
+    assert holdings.admit(seq)
+    _computed(holdings, seq, 96)
+    holdings.release(seq, keep=True)
+    seq.preemptions = 1
+    assert holdings.admit(seq)
+    assert seq.computed_tokens == 96
+    assert holdings.pool.used == 6
+
+
+def test_own_blocks_do_not_follow_on_a_longer_prefix_that_another_cached() -> None:
+    holdings = Holdings(BlockPool(40), 16, True)
+    first, second = Sequence(0, 200, 5, (1, 2), 64), Sequence(1, 200, 5, (1, 2), 64)
+    assert holdings.admit(first)
+    _computed(holdings, first, 96)
+    holdings.release(first, keep=True)
+    assert holdings.admit(second)
+    _computed(holdings, second, 200)
+    assert holdings.admit(first)
+    assert first.computed_tokens == 128

@@ -40,9 +40,7 @@ def simulate(
     """
     if admission is not None:
         spec = with_admission(spec, admission)
-    shell = Shell(
-        spec, plans, calibration=calibration, progress=progress, kv_capacity_tokens=kv_capacity_tokens
-    )
+    shell = Shell(spec, plans, calibration=calibration, progress=progress, kv_capacity_tokens=kv_capacity_tokens)
     shell.run(until_s, cancels)
     return record_of(shell, spec, plans, marks or [], label, run_id, started_at)
 

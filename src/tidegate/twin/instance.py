@@ -58,14 +58,8 @@ class Instance:
         Raises `BadInputError` where vLLM would not start: a step budget below the number of sequences, or a KV
         cache smaller than one context.
         """
-        if profile.step_tokens < profile.max_sequences:
-            raise BadInputError(
-                f"{name}: step_tokens {profile.step_tokens} is below max_sequences {profile.max_sequences}",
-                hint="every running sequence needs one token of a step's budget; raise the one or lower the other",
-            )
         tokens = capacity_tokens if capacity_tokens >= 0 else cost.kv_capacity_tokens
-        if tokens < profile.context_tokens:
-            raise BadInputError(f"{name}: {tokens} tokens of KV cache hold no context of {profile.context_tokens}")
+        check_startable(name, profile, tokens)
         self.name = name
         self.profile = profile
         self.pool = BlockPool(tokens // profile.block_tokens)
@@ -484,3 +478,17 @@ class Instance:
     def _note_peak(self, used: int) -> None:
         if used > self._total.kv_peak_blocks:
             self._total.kv_peak_blocks = used
+
+
+def check_startable(name: str, profile: EngineProfile, kv_tokens: int) -> None:
+    """Raises `BadInputError` for settings with which vLLM would not start."""
+    if profile.step_tokens < profile.max_sequences:
+        raise BadInputError(
+            f"{name}: step_tokens {profile.step_tokens} is below max_sequences {profile.max_sequences}",
+            hint="every running sequence needs one token of a step's budget; raise the one or lower the other",
+        )
+    if kv_tokens < profile.context_tokens:
+        raise BadInputError(
+            f"{name}: {kv_tokens} tokens of KV cache hold no context of {profile.context_tokens}",
+            hint="give the KV cache more memory, or lower context_tokens",
+        )

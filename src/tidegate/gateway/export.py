@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidegate.errors import Outcome
 from tidegate.observe.buckets import Buckets
 from tidegate.policy import lifecycle
 from tidegate.policy.ledger import Instance
@@ -45,8 +46,8 @@ class GatewayCollector(Collector):
         requests = CounterMetricFamily("tidegate_requests", "Requests by how they ended.", labels=["model", "outcome"])
         retries = CounterMetricFamily("tidegate_retries", "Second attempts before the first byte.", labels=["model"])
         for model, meters in gateway.meters.by_model.items():
-            for outcome, count in meters.outcomes.items():
-                requests.add_metric([model, outcome.value], count)
+            for outcome in Outcome:
+                requests.add_metric([model, outcome.value], meters.count_of(outcome))
             retries.add_metric([model], meters.retries)
         for outcome, count in gateway.meters.unopened.items():
             if count:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from tidegate.gateway.answers import refusal_body, refusal_event, refusal_headers
 from tidegate.gateway.endpoints import TOKEN_PATHS
 from tidegate.gateway.stream import EventRelay
-from tidegate.observe.buckets import Buckets
+from tidegate.observe.meters import ModelMeters
 from tidegate.policy.ticket import Attempt, Refusal, Ticket, Usage
 from tidegate.transport.client import Call
 from tidegate.transport.exchange import Exchange
-from tidegate.wire.http import FRAMING, HOP_BY_HOP, Headers, head_lines, passed_on
+from tidegate.wire.http import FRAMING, HOP_BY_HOP, Headers, head_lines, passed_lines, passed_on
 from tidegate.wire.sse import EventTooLargeError, usage_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ COLLECT_BYTES: Final = 2**20
 """An answer that is not a stream is held up to here, so that a break can still be answered with an error."""
 
 NOT_UPSTREAM: Final = FRAMING | {b"accept-encoding", b"x-request-id"}
-"""Plus `authorization` where keys are Tidegate's own. An encoded answer could not be metered."""
+"""An encoded answer could not be metered, so none is asked for."""
+KEYS: Final = frozenset((b"authorization", b"x-api-key"))
+"""Dropped too where keys are Tidegate's own."""
 NOT_DOWNSTREAM: Final = HOP_BY_HOP | {b"content-length", b"x-request-id"}
 
 
@@ -47,70 +49,73 @@ class Flight:
     """See the module's docstring. It is the ticket's `context`, the exchange's and the sink of its calls."""
 
     __slots__ = (
-        "_body", "_call", "_gateway", "_headers", "_held", "_held_bytes", "_pieces", "_relay", "_state", "_status",
-        "attempt", "defect", "exchange", "gaps", "path", "reason", "request_id", "tenant", "ticket", "told_status",
+        "_call", "_gateway", "_headers", "_held", "_held_bytes", "_relay", "_state", "_status", "attempt", "body",
+        "defect", "exchange", "meters", "more", "path", "reason", "request_id", "tenant", "ticket", "told_status",
         "usage",
     )  # fmt: skip
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, tenant: Tenant, path: str) -> None:
+    def __init__(self, gateway: Gateway, exchange: Exchange, tenant: Tenant, path: str, request_id: bytes) -> None:
         self._gateway = gateway
         self.exchange = exchange
         self.tenant = tenant
         self.path = path
-        self.request_id = b""
+        self.request_id = request_id
+        self.body = b""
+        """The request body, or its first piece; kept until the ticket is settled, for a second attempt."""
+        self.more: list[bytes] | None = None
         self.ticket: Ticket | None = None
         self.attempt: Attempt | None = None
+        self.meters: ModelMeters | None = None
         self.told_status = 0
         """The status the client got; 0 while it has none."""
         self.reason = ""
         self.usage: Usage | None = None
         self.defect = False
         """Tidegate itself failed on it."""
-        self.gaps: Buckets = gateway.meters.of("").gap
-        """Where the gaps of its answer are counted; its model's, once that is known."""
-        self._body = b""
-        self._pieces: list[bytes] = []
         self._call: Call | None = None
         self._state = WAITING
-        self._status = 0
-        self._headers: Headers = []
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._relay: EventRelay | None = None
 
     # --- the request ---
 
     def take(self, data: bytes) -> None:
         """A piece of the request body."""
-        self._pieces.append(data)
+        if not self.body:
+            self.body = data
+        elif self.more is None:
+            self.more = [self.body, data]
+        else:
+            self.more.append(data)
 
     def whole_body(self) -> bytes:
-        """The request body; kept until the ticket is settled, for a second attempt."""
-        if self._pieces:
-            self._body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            self._pieces = []
-        return self._body
+        """The request body in one piece."""
+        if self.more is not None:
+            self.body = b"".join(self.more)
+            self.more = None
+        return self.body
 
-    def attempt_at(self, attempt: Attempt, upstream: Upstream, keys_are_ours: bool) -> None:
-        """Sends the request to an instance."""
+    def attempt_at(self, attempt: Attempt, upstream: Upstream, dropped: frozenset[bytes]) -> None:
+        """Sends the request to an instance, without the headers in `dropped`."""
+        exchange = self.exchange
         self.attempt = attempt
         self._state = WAITING
-        self._held = []
+        self._status = 0
+        self._held: list[bytes] = []
         self._held_bytes = 0
-        self._relay = None
-        body = self._body
-        headers = passed_on(self.exchange.headers, NOT_UPSTREAM)
-        if keys_are_ours:
-            headers = [pair for pair in headers if pair[0] not in (b"authorization", b"x-api-key")]
+        self._relay: EventRelay | None = None
+        body = self.body
+        if b"connection" in exchange.named:
+            lines = head_lines(passed_on(exchange.headers, dropped))
+        else:
+            lines = passed_lines(exchange.headers, dropped)
         head = b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            self.exchange.target.encode("ascii"),
+            exchange.target.encode("ascii"),
             upstream.host,
-            head_lines(headers),
+            lines,
             self.request_id,
             len(body),
         )
         self._call = upstream.pool.call(head, body, self)
-        if not self.exchange.writable:
+        if not exchange.writable:
             self._call.pause()
 
     def cancel(self) -> None:
@@ -136,14 +141,11 @@ class Flight:
         if not 200 <= status < 300:
             self._state = BAD
             return
-        for name, value in headers:
-            if name == b"content-type":
-                if value.startswith(b"text/event-stream"):
-                    self._state = PRELUDE
-                    self._relay = EventRelay(self.path in TOKEN_PATHS)
-                    return
-                break
         self._state = COLLECTING
+        for name, value in headers:
+            if name == b"content-type" and value.startswith(b"text/event-stream"):
+                self._state = PRELUDE
+                self._relay = EventRelay(self.path in TOKEN_PATHS)
 
     def on_answer_body(self, call: Call, data: bytes) -> None:
         if self._relay is not None:
@@ -177,7 +179,7 @@ class Flight:
             return
         self._state = STREAMING
         self.told_status = self._status
-        self.exchange.start(self._status, self._answer_headers())
+        self.exchange.start(self._status, self._answer_lines())
         self.exchange.send(relay.prelude)
         relay.prelude = b""
 
@@ -190,11 +192,11 @@ class Flight:
             self.cancel()
             self._gateway.broke(self, "garbage")
             return
-        self._gateway.first_token(self, 0)
+        self._gateway.whole_answer(self)
         self._state = FLOWING
         self.told_status = self._status
         length = dict(self._headers).get(b"content-length", b"")
-        self.exchange.start(self._status, self._answer_headers(), int(length) if length.isdigit() else -1)
+        self.exchange.start(self._status, self._answer_lines(), int(length) if length.isdigit() else -1)
         held, self._held = self._held, []
         self.exchange.send(b"".join(held))
 
@@ -212,10 +214,10 @@ class Flight:
 
     def _answer_whole(self) -> None:
         body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        self._gateway.first_token(self, 0)
-        self.told_status = self._status
-        self.exchange.respond(self._status, self._answer_headers(), body)
         usage = usage_of(body)
+        self._gateway.whole_answer(self)
+        self.told_status = self._status
+        self.exchange.respond(self._status, self._answer_lines(), body)
         self._gateway.finished(self, None if usage is None else Usage(usage[0], usage[1]))
 
     def _stream_over(self, relay: EventRelay) -> None:
@@ -244,10 +246,14 @@ class Flight:
                 return float(value)
         return None
 
-    def _answer_headers(self) -> Headers:
-        headers = passed_on(self._headers, NOT_DOWNSTREAM)
-        headers.append((b"x-request-id", self.request_id))
-        return headers
+    def _answer_lines(self) -> bytes:
+        """The engine's header lines, less what belongs to its connection, plus the request id."""
+        headers = self._headers
+        for name, value in headers:
+            if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+                headers = passed_on(headers, NOT_DOWNSTREAM)
+                break
+        return b"%bx-request-id: %b\r\n" % (passed_lines(headers, NOT_DOWNSTREAM), self.request_id)
 
     # --- what the client is told ---
 
@@ -255,7 +261,7 @@ class Flight:
         """The engine's own refusal, as it came; nothing to do when the client was told otherwise."""
         if self._state == BAD and not self.exchange.started and self._status:
             self.told_status = self._status
-            self.exchange.respond(self._status, self._answer_headers(), b"".join(self._held))
+            self.exchange.respond(self._status, self._answer_lines(), b"".join(self._held))
 
     def refuse(self, refusal: Refusal) -> None:
         """An HTTP error, or one in-band error event, or (a half-sent body that is no stream) a cut."""
@@ -271,12 +277,7 @@ class Flight:
             self.exchange.abort()
 
     def release(self) -> None:
-        """Lets go of everything, cycles included: the collector would pay for them later, thirty times dearer."""
+        """Breaks the cycles it is part of: the garbage collector would pay for them later, many times dearer."""
         if self.ticket is not None:
             self.ticket.context = None
-        self.ticket = self.attempt = None
-        self._body = b""
-        self._pieces = self._held = []
-        self._relay = None
-        self._call = None
         self.exchange.context = None

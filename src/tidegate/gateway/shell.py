@@ -8,18 +8,19 @@ needed here; time and network are handed in.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tidegate.clock import Clock
+from tidegate.clock import Clock, SystemClock
 from tidegate.errors import Outcome
 from tidegate.gateway import answers, endpoints
-from tidegate.gateway.flight import Flight
+from tidegate.gateway.flight import KEYS, NOT_UPSTREAM, Flight
 from tidegate.gateway.tenants import Tenants
 from tidegate.gateway.upstream import Upstream
 from tidegate.observe.accesslog import AccessLog, AccessRecord
-from tidegate.observe.meters import Meters
+from tidegate.observe.meters import COMPLETED, Meters, ModelMeters
 from tidegate.policy.gate import TICK_S, Decision, Gate
 from tidegate.policy.ledger import EngineSample, Instance
 from tidegate.policy.ticket import Attempt, Cancel, Command, Head, Refusal, Refuse, Settle, Ticket, Usage
@@ -27,7 +28,7 @@ from tidegate.spec import ClusterSpec
 from tidegate.transport.exchange import Exchange
 from tidegate.transport.network import Network, SystemNetwork
 from tidegate.transport.server import HttpServer, Limits
-from tidegate.wire.http import JSON, Headers
+from tidegate.wire.http import JSON
 from tidegate.wire.openai import BadBody, decode_request
 
 __all__ = ["TICK_S", "Gateway"]
@@ -51,7 +52,7 @@ class Gateway:
     ) -> None:
         """`decisions`, when given, receives the gate's decision log."""
         self.spec = spec
-        self.now: Callable[[], float] = clock.now
+        self.now: Callable[[], float] = time.monotonic if isinstance(clock, SystemClock) else clock.now
         self.gate = Gate(spec, decisions)
         self.tenants = Tenants(spec.tenants)
         self.meters = Meters(self.gate.models(), self.tenants.names)
@@ -62,8 +63,9 @@ class Gateway:
         connect_s = spec.gateway.timeouts.connect_s
         self.upstreams = {i: Upstream(i, self.now, network, connect_s) for i in self.gate.instances}
         self.flights: set[Flight] = set()
-        self._prefix = request_id_prefix
+        self._prefix = request_id_prefix.encode("ascii")
         self._requests = 0
+        self._dropped = NOT_UPSTREAM if self.tenants.open_to_all else NOT_UPSTREAM | KEYS
         self._todo: deque[Command] = deque()
         self._executing = False
         self._slow: set[Flight] = set()
@@ -72,23 +74,35 @@ class Gateway:
     # --- the client's side: transport.Application ---
 
     def on_head(self, exchange: Exchange) -> None:
+        path = exchange.target
+        if exchange.method != "POST" or path not in endpoints.INFERENCE_PATHS:
+            path = self._inference_path(exchange)
+            if not path:
+                return
+        tenant = self.tenants.of(exchange.named)
+        if tenant is None:
+            self._turn_away(exchange, answers.UNAUTHORIZED)
+            return
+        flight = Flight(self, exchange, tenant, path, self._request_id(exchange))
+        exchange.context = flight
+        self.flights.add(flight)
+
+    def _inference_path(self, exchange: Exchange) -> str:
+        """The path of an unusual request if it is for an engine; answers every other and returns nothing."""
         path = endpoints.path_of(exchange.target)
         kind = endpoints.kind_of(exchange.method, path)
-        tenant = self.tenants.of(exchange.headers)
+        if kind == endpoints.INFERENCE:
+            return path
         if kind == endpoints.UNKNOWN:
             self._turn_away(exchange, answers.unknown_path(path))
         elif kind == endpoints.WRONG_METHOD:
             allowed = "GET" if path.startswith(endpoints.MODELS_PATH) else "POST"
             self._turn_away(exchange, answers.wrong_method(exchange.method, path, allowed), allowed)
-        elif tenant is None:
+        elif self.tenants.of(exchange.named) is None:
             self._turn_away(exchange, answers.UNAUTHORIZED)
-        elif kind == endpoints.MODELS:
-            self._list_models(exchange, path)
         else:
-            flight = Flight(self, exchange, tenant, path)
-            flight.request_id = self._request_id(exchange.headers)
-            exchange.context = flight
-            self.flights.add(flight)
+            self._list_models(exchange, path)
+        return ""
 
     def on_body(self, exchange: Exchange, data: bytes) -> None:
         flight = exchange.context
@@ -121,18 +135,18 @@ class Gateway:
         else:
             self._slow.add(flight)
 
-    def _request_id(self, headers: Headers) -> bytes:
+    def _request_id(self, exchange: Exchange) -> bytes:
         """The client's own id where it has a sane one, else a new one."""
-        for name, value in headers:
-            if name == b"x-request-id" and 0 < len(value) <= MAX_REQUEST_ID and value.isascii():
-                return value
+        told = exchange.named.get(b"x-request-id")
+        if told and len(told) <= MAX_REQUEST_ID and told.isascii():
+            return told
         self._requests += 1
-        return b"%b%x" % (self._prefix.encode(), self._requests)
+        return b"%b%x" % (self._prefix, self._requests)
 
     def _turn_away(self, exchange: Exchange, refusal: Refusal, allowed: str = "") -> None:
         """Refuses on the head alone; no ticket, no body."""
         self.meters.unopened[refusal.outcome] += 1
-        headers = answers.refusal_headers(refusal, self._request_id(exchange.headers))
+        headers = answers.refusal_headers(refusal, self._request_id(exchange))
         if allowed:
             headers.append((b"allow", allowed.encode("ascii")))
         exchange.respond(refusal.status, headers, answers.refusal_body(refusal))
@@ -149,13 +163,13 @@ class Gateway:
 
     def _open(self, flight: Flight) -> None:
         """The request is whole: decodes what decisions need and asks the gate."""
-        body = flight.whole_body()
+        body = flight.body if flight.more is None else flight.whole_body()
         try:
             request = decode_request(body, flight.path)
         except BadBody as exc:
             self._refuse_body(flight, exc)
             return
-        flight.gaps = self.meters.of(request.model).gap
+        flight.meters = self.meters.of(request.model)
         head = Head(
             request.model,
             flight.tenant.name,
@@ -178,15 +192,20 @@ class Gateway:
     # --- the engine's side: what flights report ---
 
     def first_token(self, flight: Flight, tokens: int) -> None:
-        """The first `tokens` of an answer are about to go out."""
+        """The first `tokens` of a stream are about to go out."""
         attempt = flight.attempt
         if attempt is None:
             return
         now = self.now()
         attempt.tokens = tokens
+        if flight.meters is not None:
+            flight.meters.ttft.add(now - attempt.ticket.opened_s)
         self._execute(self.gate.first_token(attempt, now))
-        if attempt.ticket.opened_s >= 0.0:
-            self.meters.of(attempt.ticket.head.model).ttft.add(now - attempt.ticket.opened_s)
+
+    def whole_answer(self, flight: Flight) -> None:
+        """An answer that is no stream is about to go out. It has no TTFT that anybody could see."""
+        if flight.attempt is not None:
+            self._execute(self.gate.first_token(flight.attempt, self.now()))
 
     def progress(self, flight: Flight, tokens: int) -> None:
         """More of an answer came. The hot path: metering only."""
@@ -194,10 +213,10 @@ class Gateway:
         if attempt is None:
             return
         now = self.now()
-        if tokens:
-            flight.gaps.add(now - attempt.last_s)
+        if tokens and flight.meters is not None:
+            flight.meters.gap.add(now - attempt.last_s)
             if tokens > 1:
-                flight.gaps.add_zeros(tokens - 1)
+                flight.meters.gap.add_zeros(tokens - 1)
             attempt.tokens += tokens
         attempt.last_s = now
 
@@ -251,51 +270,53 @@ class Gateway:
     # --- commands ---
 
     def _execute(self, commands: list[Command]) -> None:
-        if not commands:
-            return
-        self._todo.extend(commands)
         if self._executing:
+            self._todo.extend(commands)
             return
         self._executing = True
         try:
+            for command in commands:
+                self._do(command)
             while self._todo:
                 self._do(self._todo.popleft())
         finally:
             self._executing = False
 
     def _do(self, command: Command) -> None:
-        flight = command.ticket.context
+        ticket = command.ticket
+        flight = ticket.context
         assert isinstance(flight, Flight)
-        if flight.ticket is None:
-            flight.ticket = command.ticket
         if isinstance(command, Attempt):
-            flight.attempt_at(command, self.upstreams[command.instance], not self.tenants.open_to_all)
+            flight.ticket = ticket
+            flight.attempt_at(command, self.upstreams[command.instance], self._dropped)
         elif isinstance(command, Settle):
-            self._settle(flight, command.ticket)
+            self._settle(flight, ticket)
         elif isinstance(command, Refuse):
             flight.refuse(command.refusal)
         elif isinstance(command, Cancel):
             flight.cancel()
+        else:
+            flight.ticket = ticket
 
     def _settle(self, flight: Flight, ticket: Ticket) -> None:
         flight.pass_bad_answer_on()
         outcome = Outcome.INTERNAL_ERROR if flight.defect else ticket.outcome
+        meters = flight.meters
         assert outcome is not None
+        assert meters is not None
         now = self.now()
-        meters = self.meters.of(ticket.head.model)
-        meters.outcomes[outcome] += 1
+        meters.ended(outcome)
         meters.duration.add(now - ticket.opened_s)
-        meters.retries += max(0, ticket.attempts - 1)
-        queued_s = ticket.sent_s - ticket.opened_s if ticket.sent_s >= 0.0 else now - ticket.opened_s
-        meters.queued.add(queued_s)
+        meters.queued.add((ticket.sent_s if ticket.sent_s >= 0.0 else now) - ticket.opened_s)
+        if ticket.attempts > 1:
+            meters.retries += ticket.attempts - 1
         if flight.usage is not None:
-            self._count_tokens(flight, ticket, flight.usage)
+            self._count_tokens(flight, meters, flight.usage)
         if self.access_log.enabled:
             self._log(flight, ticket, outcome, now)
         self._forget(flight)
 
-    def _count_tokens(self, flight: Flight, ticket: Ticket, usage: Usage) -> None:
-        meters = self.meters.of(ticket.head.model)
+    def _count_tokens(self, flight: Flight, meters: ModelMeters, usage: Usage) -> None:
         meters.prompt_tokens += usage.prompt_tokens
         meters.output_tokens += usage.output_tokens
         totals = self.meters.tenant_tokens[flight.tenant.name]
@@ -304,27 +325,32 @@ class Gateway:
         totals[2] += usage.output_tokens
 
     def _log(self, flight: Flight, ticket: Ticket, outcome: Outcome, now: float) -> None:
-        attempt, usage = flight.attempt, flight.usage
-        self.access_log.add(
-            AccessRecord(
-                flight.request_id.decode("ascii"),
-                flight.tenant.name,
-                ticket.head.model,
-                flight.path,
-                flight.told_status,
-                outcome.value,
-                round(now - ticket.opened_s, 6),
-                round(attempt.first_s - ticket.opened_s, 6) if attempt is not None and attempt.first_s >= 0.0 else -1.0,
-                round(ticket.sent_s - ticket.opened_s, 6) if ticket.sent_s >= 0.0 else -1.0,
-                attempt.instance.name if attempt is not None else "",
-                ticket.attempts,
-                usage.prompt_tokens if usage is not None else -1,
-                usage.output_tokens if usage is not None else attempt.tokens if attempt is not None else -1,
-                flight.reason,
-            )
+        attempt, usage, opened_s = flight.attempt, flight.usage, ticket.opened_s
+        record = AccessRecord(
+            flight.request_id.decode("ascii"),
+            flight.tenant.name,
+            ticket.head.model,
+            flight.path,
+            flight.told_status,
+            "completed" if outcome is COMPLETED else outcome.value,
+            now - opened_s,
+            ticket.attempts,
+            flight.reason,
         )
+        if ticket.sent_s >= 0.0:
+            record.queued_s = ticket.sent_s - opened_s
+        if attempt is not None:
+            record.instance = attempt.instance.name
+            record.output_tokens = attempt.tokens
+            if attempt.first_s >= 0.0:
+                record.ttft_s = attempt.first_s - opened_s
+        if usage is not None:
+            record.prompt_tokens = usage.prompt_tokens
+            record.output_tokens = usage.output_tokens
+        self.access_log.add(record)
 
     def _forget(self, flight: Flight) -> None:
         flight.release()
         self.flights.discard(flight)
-        self._slow.discard(flight)
+        if self._slow:
+            self._slow.discard(flight)

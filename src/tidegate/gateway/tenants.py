@@ -7,7 +7,6 @@ import hmac
 from typing import Final
 
 from tidegate.spec import TenantSpec
-from tidegate.wire.http import Headers
 
 PRIORITIES: Final = {"critical": 0, "high": 1, "normal": 2, "best_effort": 3}
 
@@ -41,23 +40,20 @@ class Tenants:
         """No tenant is configured: keys mean nothing here and are passed on."""
         return self._default is not None
 
-    def of(self, headers: Headers) -> Tenant | None:
-        """The tenant of a request, or None when its key is missing or unknown."""
+    def of(self, named: dict[bytes, bytes]) -> Tenant | None:
+        """The tenant of a request with these headers, or None when its key is missing or unknown."""
         if self._default is not None:
             return self._default
-        digest = hashlib.sha256(_key(headers)).hexdigest()
+        digest = hashlib.sha256(_key(named)).hexdigest()
         found = self._by_digest.get(digest)
         if found is None or not hmac.compare_digest(found[0], digest):
             return None
         return found[1]
 
 
-def _key(headers: Headers) -> bytes:
+def _key(named: dict[bytes, bytes]) -> bytes:
     """The bearer token, or Anthropic's `x-api-key`."""
-    for name, value in headers:
-        if name == b"authorization":
-            scheme, _, key = value.partition(b" ")
-            return key.strip() if scheme.lower() == b"bearer" else b""
-        if name == b"x-api-key":
-            return value
-    return b""
+    scheme, _, key = named.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return key.strip()
+    return named.get(b"x-api-key", b"")

@@ -24,13 +24,13 @@ class AccessRecord(Struct, gc=False, omit_defaults=True):
     status: int
     outcome: str
     duration_s: float
+    attempts: int = 0
+    reason: str = ""
     ttft_s: float = -1.0
     queued_s: float = -1.0
     instance: str = ""
-    attempts: int = 0
     prompt_tokens: int = -1
     output_tokens: int = -1
-    reason: str = ""
     at: float = 0.0
     """Unix time of the end, to a tenth of a second: that of the write."""
 
@@ -67,7 +67,7 @@ class AccessLog:
         for record in records:
             record.at = round(unix_s, 1)
         try:
-            self._out.write(_json_lines(records) if self._as_json else "".join(map(_line, records)))
+            self._out.write(_json_lines(records) if self._as_json else "".join([_line(r) for r in records]))
             self._out.flush()
         except (OSError, ValueError):
             self.dropped += len(records)
@@ -77,17 +77,14 @@ def _json_lines(records: list[AccessRecord]) -> str:
     return "".join(msgspec.json.encode(record).decode() + "\n" for record in records)
 
 
-def _line(record: AccessRecord) -> str:
-    fields = [
-        f"{record.request_id} {record.tenant} {record.model or '-'} {record.path} {record.status} {record.outcome}",
-        f"{record.duration_s:.3f}s",
-    ]
-    if record.ttft_s >= 0:
-        fields.append(f"ttft={record.ttft_s:.3f}s")
-    if record.output_tokens >= 0:
-        fields.append(f"tokens={record.prompt_tokens}+{record.output_tokens}")
-    if record.instance:
-        fields.append(f"at {record.instance}")
-    if record.reason:
-        fields.append(f"({record.reason})")
-    return " ".join(fields) + "\n"
+def _line(r: AccessRecord) -> str:
+    tokens = f"{r.prompt_tokens if r.prompt_tokens >= 0 else '?'}+{r.output_tokens if r.output_tokens >= 0 else '?'}"
+    return (
+        f"{r.request_id} {r.tenant} {r.model} {r.path} {r.status} {r.outcome} in {r.duration_s:.4f}s, first token "
+        f"{_seconds(r.ttft_s)}, queued {_seconds(r.queued_s)}, tokens {tokens}, at {r.instance or '-'}"
+        f"{f' ({r.reason})' if r.reason else ''}\n"
+    )
+
+
+def _seconds(value: float) -> str:
+    return "-" if value < 0.0 else f"{value:.4f}s"

@@ -11,13 +11,28 @@ OTHER: Final = "other"
 """Stands for every model name that no pool has, so that clients cannot grow the label set."""
 
 
+COMPLETED: Final = Outcome.COMPLETED
+
+
 class ModelMeters:
     """One model's figures."""
 
-    __slots__ = ("duration", "gap", "outcomes", "output_tokens", "prompt_tokens", "queued", "retries", "ttft")
+    __slots__ = (
+        "completed",
+        "duration",
+        "gap",
+        "others",
+        "output_tokens",
+        "prompt_tokens",
+        "queued",
+        "retries",
+        "ttft",
+    )
 
     def __init__(self) -> None:
-        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.completed = 0
+        self.others: dict[Outcome, int] = {}
+        """Requests that ended otherwise. Apart, because hashing an enum's member is a Python call."""
         self.ttft = Buckets()
         self.gap = Buckets()
         self.duration = Buckets()
@@ -25,6 +40,17 @@ class ModelMeters:
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.retries = 0
+
+    def ended(self, outcome: Outcome) -> None:
+        """Counts a request's end."""
+        if outcome is COMPLETED:
+            self.completed += 1
+        else:
+            self.others[outcome] = self.others.get(outcome, 0) + 1
+
+    def count_of(self, outcome: Outcome) -> int:
+        """Requests that ended so."""
+        return self.completed if outcome is COMPLETED else self.others.get(outcome, 0)
 
 
 class Meters:

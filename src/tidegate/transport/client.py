@@ -26,6 +26,7 @@ class ConnectionPool:
     """Keep-alive connections to one host and port. Not bounded in use: whoever calls decides how much is in flight."""
 
     __slots__ = (
+        "_coarse_s",
         "_connections",
         "_idle",
         "_network",
@@ -58,6 +59,8 @@ class ConnectionPool:
         self.calls_open = 0
         self.dialled = 0
         self._now = now
+        self._coarse_s = now()
+        """Time as of the last `expire`: idling is told to a second, and no call reads the clock."""
         self._network: Network = network or SystemNetwork()
         self._idle: list[ClientConnection] = []
         self._connections: set[ClientConnection] = set()
@@ -77,7 +80,7 @@ class ConnectionPool:
         return call
 
     def _reusable(self) -> ClientConnection | None:
-        oldest_s = self._now() - self.idle_s
+        oldest_s = self._coarse_s - self.idle_s
         while self._idle:
             connection = self._idle.pop()
             if connection.usable(oldest_s):
@@ -105,12 +108,13 @@ class ConnectionPool:
         if len(self._idle) >= self.max_idle:
             connection.discard()
             return
-        connection.idle_since_s = self._now()
+        connection.idle_since_s = self._coarse_s
         self._idle.append(connection)
 
     def expire(self) -> None:
-        """Closes what has idled too long. Cheap; call it about every second."""
-        oldest_s = self._now() - self.idle_s
+        """Closes what has idled too long, and moves the pool's coarse time on. Cheap; call it about every second."""
+        self._coarse_s = self._now()
+        oldest_s = self._coarse_s - self.idle_s
         stale = 0
         while stale < len(self._idle) and self._idle[stale].idle_since_s < oldest_s:
             stale += 1

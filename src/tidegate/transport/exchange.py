@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from tidegate.wire.http import CHUNKED, CLOSE, KEEP_ALIVE, LAST_CHUNK, Headers, head_lines, status_line
+from tidegate.wire.http import CHUNKED, CLOSE, KEEP_ALIVE, LAST_CHUNK, STATUS_LINES, Headers, head_lines, status_line
 
 
 class Application(Protocol):
@@ -90,20 +90,26 @@ class Exchange:
             return CLOSE
         return KEEP_ALIVE if self.http_minor == 0 else b""
 
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """The whole answer; `content-length` is added."""
+    def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None:
+        """The whole answer; `content-length` is added. `headers` may be ready-made lines."""
         if self.ended or self.started:
             return
         self.started = True
         sent = b"" if self.method == "HEAD" else body
-        lines = (status_line(status), head_lines(headers), self._connection_line(), len(body))
+        lines = (
+            STATUS_LINES.get(status) or status_line(status),
+            headers if isinstance(headers, bytes) else head_lines(headers),
+            b"" if self.complete and self.keep_alive and self.http_minor else self._connection_line(),
+            len(body),
+        )
         if len(sent) <= JOIN_BYTES:
             self._transport.write(b"%b%b%bcontent-length: %d\r\n\r\n%b" % (*lines, sent))
         else:
             self._transport.writelines((b"%b%b%bcontent-length: %d\r\n\r\n" % lines, sent))
-        self._end()
+        self.ended = True
+        self._owner.answered(self)
 
-    def start(self, status: int, headers: Headers, content_length: int = -1) -> None:
+    def start(self, status: int, headers: Headers | bytes, content_length: int = -1) -> None:
         """Begins an answer of unknown length: chunked, or ended by close for an HTTP/1.0 client.
 
         With `content_length` the pieces sent are that body, unframed; `finish` after all of it.
@@ -118,9 +124,8 @@ class Exchange:
         elif self.http_minor == 0:
             self._chunked = self.keep_alive = False
             framing = b""
-        self._transport.write(
-            b"%b%b%b%b\r\n" % (status_line(status), head_lines(headers), self._connection_line(), framing)
-        )
+        lines = headers if isinstance(headers, bytes) else head_lines(headers)
+        self._transport.write(b"%b%b%b%b\r\n" % (status_line(status), lines, self._connection_line(), framing))
 
     def send(self, data: bytes) -> None:
         """One piece of the answer, framed here, not empty."""
@@ -137,7 +142,8 @@ class Exchange:
             return
         if self._chunked:
             self._transport.write(LAST_CHUNK)
-        self._end()
+        self.ended = True
+        self._owner.answered(self)
 
     def abort(self) -> None:
         """Cuts the connection: the only honest end when a started answer cannot be finished."""
@@ -152,7 +158,3 @@ class Exchange:
 
     def resume_reading(self) -> None:
         self._owner.hold_body(False)
-
-    def _end(self) -> None:
-        self.ended = True
-        self._owner.answered(self)

@@ -321,7 +321,7 @@ class ServerConnection(asyncio.Protocol):
             raise HeadProblem(501, "The request method is not known.", "unknown_method") from None
         except httptools.HttpParserError as exc:
             raise HeadProblem(400, f"Malformed request head: {exc}.", "malformed_request") from None
-        method = parser.get_method().decode("ascii")
+        method = "POST" if head.startswith(b"POST ") else parser.get_method().decode("ascii")
         if method == "CONNECT":
             raise HeadProblem(501, "This server is not a tunnel.", "unknown_method")
         exchange = Exchange(self, self._transport, method, self._target.decode("ascii"), self._headers)

@@ -52,6 +52,11 @@ def head_lines(headers: Headers) -> bytes:
     return b"".join([b"%b: %b\r\n" % pair for pair in headers])
 
 
+def passed_lines(headers: Headers, dropped: frozenset[bytes]) -> bytes:
+    """The lines of `headers` without `dropped`. `connection` must be among the dropped and name nothing further."""
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers if pair[0] not in dropped])
+
+
 def passed_on(headers: Headers, dropped: frozenset[bytes]) -> Headers:
     """`headers` without `dropped` and without those that a `connection` header names."""
     for name, value in headers:

@@ -1,7 +1,8 @@
 """Looks at one instance again and again: is it alive, and what do its metrics say?
 
-`/health` first, `/metrics` after it, over connections of their own. A refused connection means dead; an answer other
-than 200 or none in time means busy and is reported as nothing, so that a long prefill is never taken for a death.
+The dialect's health path first, its metrics after it, over connections of their own. A refused connection means dead;
+an answer other than 200 or none in time means busy and is reported as nothing, so that a long prefill is never taken
+for a death.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ class Prober:
             self.timeouts += 1
             self._call.cancel()
         self._scraping = False
-        self._get(b"/health")
+        self._get(self._upstream.dialect.health_path)
 
     def stop(self) -> None:
         if self._call is not None:
             self._call.cancel()
             self._call = None
 
-    def _get(self, path: bytes) -> None:
+    def _get(self, path: str) -> None:
         self._started_s = self._now()
         self._status = 0
         self._page = []
         self._page_bytes = 0
-        head = b"GET %b HTTP/1.1\r\nhost: %b\r\naccept: */*\r\n\r\n" % (path, self._upstream.host)
+        head = b"GET %b HTTP/1.1\r\nhost: %b\r\naccept: */*\r\n\r\n" % (path.encode("ascii"), self._upstream.host)
         self._call = self._upstream.probes.call(head, b"", self)
 
     # --- transport.AnswerSink ---
@@ -93,7 +94,7 @@ class Prober:
         if self._status == 200:
             self._findings.probed(self._upstream.instance, True)
             self._scraping = True
-            self._get(b"/metrics")
+            self._get(self._upstream.dialect.metrics_path)
 
     def on_answer_broken(self, call: Call, cause: str) -> None:
         self._call = None

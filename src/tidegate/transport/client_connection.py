@@ -158,6 +158,7 @@ class ClientConnection(asyncio.Protocol):
                 self._fail("garbage")
                 return
             self._head_bytes += len(data)
+        call = self._call
         broken = False
         try:
             self._parser.feed_data(data)
@@ -168,6 +169,8 @@ class ClientConnection(asyncio.Protocol):
         except Exception:
             logger.exception("the receiver of an answer failed")
             broken = True
+            if call is not None and call.ended:
+                call.sink.on_answer_broken(call, "garbage")
         if broken:
             self._fail("garbage")
 

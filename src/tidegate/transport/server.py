@@ -78,7 +78,7 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
-            connection.close_if_idle()
+            connection.close_when_idle()
 
     async def drain(self, patience_s: float) -> bool:
         """Waits until every connection is closed. Returns whether that happened in time."""

@@ -472,13 +472,13 @@ class ServerConnection(asyncio.Protocol):
         self._home.statistics.defects += 1
         logger.exception("the application failed on %s %s", exchange.method, exchange.target)
 
-    def close_if_idle(self) -> bool:
-        """For a server that stops: closes when no request is under way. Returns whether it did."""
-        if self._stage != HEAD or self._partial:
-            return False
-        self._stage = CLOSED
-        self._transport.close()
-        return True
+    def close_when_idle(self) -> None:
+        """For a server that stops: closes now, or after the answer to the request under way."""
+        if self._exchange is not None:
+            self._exchange.keep_alive = False
+        elif self._stage == HEAD and not self._partial:
+            self._stage = CLOSED
+            self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()

@@ -13,11 +13,8 @@ from typing import Final
 
 from tidegate.errors import Outcome
 from tidegate.policy import lifecycle, refusals
-from tidegate.policy.admit import Admission, DrainRate, WaitingLine
-from tidegate.policy.estimate import Estimator
 from tidegate.policy.ledger import EngineSample, Instance
-from tidegate.policy.retry import RetryBudget
-from tidegate.policy.route import Router
+from tidegate.policy.pool import Pool
 from tidegate.policy.ticket import (
     CLOSED,
     OPEN,
@@ -35,31 +32,12 @@ from tidegate.policy.ticket import (
     Usage,
     Wait,
 )
-from tidegate.spec import ClusterSpec, GatewaySpec, PoolSpec
+from tidegate.spec import ClusterSpec
 
 TICK_S: Final = 0.1
 
 Decision = tuple[float, str, int, str]
 """(now, event, ticket id, commands in words): one line of the decision log."""
-
-
-class Pool:
-    """Everything that serves one model."""
-
-    __slots__ = ("admission", "drain_rate", "estimator", "instances", "line", "model", "retries", "router")
-
-    def __init__(self, spec: PoolSpec, gateway: GatewaySpec) -> None:
-        self.model = spec.model
-        self.instances = [
-            Instance(i.name or i.url.removeprefix("http://").rstrip("/"), i.url, spec.model, spec.engine.kind)
-            for i in spec.instances
-        ]
-        self.router = Router(self.instances)
-        self.admission = Admission(gateway.admission)
-        self.line = WaitingLine(gateway.queue)
-        self.retries = RetryBudget(gateway.retry.budget)
-        self.estimator = Estimator(gateway.bytes_per_token, float(gateway.expected_output_tokens))
-        self.drain_rate = DrainRate()
 
 
 class Gate:
@@ -76,7 +54,7 @@ class Gate:
         """Attempts in flight by ticket id, oldest start first."""
         self._unseen: deque[Attempt] = deque()
         """Attempts whose first token nobody will see, oldest start first."""
-        self.pools: dict[str, Pool] = {pool.model: Pool(pool, spec.gateway) for pool in spec.pools}
+        self.pools: dict[str, Pool] = {pool.model: Pool(pool, spec) for pool in spec.pools}
         self.instances: list[Instance] = [i for pool in self.pools.values() for i in pool.instances]
 
     # --- a request's events ---------------------------------------------------------------------------------
@@ -92,6 +70,7 @@ class Gate:
             return self._decided("open", now, self._refuse(ticket, refusals.draining()))
         ticket.prompt_tokens = pool.estimator.prompt_tokens(head)
         ticket.expected_output_tokens = pool.estimator.expected_output_tokens(head)
+        ticket.long = ticket.prompt_tokens > pool.long_prompt_tokens
         pool.retries.deposit()
         return self._decided("open", now, self._place(pool, ticket, now))
 
@@ -105,7 +84,9 @@ class Gate:
             return []
         attempt.ticket.move(STREAMING)
         attempt.first_token(now)
-        return self._decided("first_token", now, self._serve(self._pool(attempt), now), attempt.ticket)
+        return self._decided(
+            "first_token", now, self._serve(self._pool(attempt), now, attempt.instance), attempt.ticket
+        )
 
     def finished(self, attempt: Attempt, usage: Usage | None, now: float) -> list[Command]:
         """The answer was delivered whole."""
@@ -114,6 +95,7 @@ class Gate:
         ticket, pool = attempt.ticket, self._pool(attempt)
         if usage is not None:
             pool.estimator.learn(ticket.head, ticket.prompt_tokens, usage)
+            self._correct(pool, ticket, usage)
         pool.drain_rate.count(now)
         return self._decided("finished", now, self._end(attempt, Outcome.COMPLETED, now))
 
@@ -129,7 +111,7 @@ class Gate:
             return self._decided("bad_answer", now, self._end(attempt, Outcome.ENGINE_REFUSED, now))
         again = self._again(attempt, now)
         if again is not None:
-            return self._decided("bad_answer", now, [again, *self._serve(self._pool(attempt), now)])
+            return self._decided("bad_answer", now, [again, *self._serve(self._pool(attempt), now, attempt.instance)])
         outcome = Outcome.OVERLOADED if status in (429, 503) else Outcome.ENGINE_ERROR
         return self._decided("bad_answer", now, self._end(attempt, outcome, now))
 
@@ -144,7 +126,7 @@ class Gate:
             return self._decided("broke", now, self._fail(attempt, refusals.stream_broken(name, cause), now))
         again = self._again(attempt, now)
         if again is not None:
-            return self._decided("broke", now, [again, *self._serve(self._pool(attempt), now)])
+            return self._decided("broke", now, [again, *self._serve(self._pool(attempt), now, attempt.instance)])
         return self._decided("broke", now, self._fail(attempt, refusals.unreachable(name, cause), now))
 
     def client_gone(self, ticket: Ticket, now: float) -> list[Command]:
@@ -155,9 +137,11 @@ class Gate:
         if attempt is not None:
             cancelled: list[Command] = [Cancel(attempt)]
             return self._decided("client_gone", now, cancelled + self._end(attempt, Outcome.CLIENT_CANCELLED, now))
-        self.pools[ticket.head.model].line.left(ticket)
+        pool = self.pools[ticket.head.model]
+        pool.line.left(ticket)
         ticket.close(Outcome.CLIENT_CANCELLED)
-        return self._decided("client_gone", now, [Settle(ticket)])
+        settled: list[Command] = [Settle(ticket)]
+        return self._decided("client_gone", now, settled + self._serve(pool, now))
 
     # --- the cluster's events -------------------------------------------------------------------------------
 
@@ -181,7 +165,7 @@ class Gate:
         instance.sampled(sample, now)
         if instance.capacity_blocks != capacity:
             pool.router.capacity_learned()
-        return self._decided("sampled", now, self._serve(pool, now))
+        return self._decided("sampled", now, self._serve(pool, now, instance))
 
     def tick(self, now: float) -> list[Command]:
         """Ends what waited too long: in the queue, for a first token, between tokens, or in all."""
@@ -234,39 +218,53 @@ class Gate:
         return self.pools[attempt.instance.model]
 
     def _place(self, pool: Pool, ticket: Ticket, now: float) -> list[Command]:
-        """A new ticket: straight to an instance if nobody waits before it and there is room, else to the queue."""
-        if pool.line.count == 0 or not pool.admission.enabled:
+        """A new ticket: straight to an instance if nobody of its kind waits and there is room, else to the queue."""
+        if pool.line.nobody_before(ticket) or not pool.admission.enabled:
             instance = pool.router.pick(ticket, pool.admission, now)
             if instance is not None:
                 return [self._send(ticket, instance, now)]
         if not pool.router.any_ready():
             return self._refuse(ticket, refusals.no_instance(pool.model))
+        wait_s = pool.drain_rate.retry_after_s(pool.line.count, now)
         bound = pool.line.bound_hit(ticket)
         if bound:
-            wait_s = pool.drain_rate.retry_after_s(pool.line.count, now)
             return self._refuse(ticket, refusals.queue_full(bound, wait_s))
+        rate = pool.router.prefill_rate()
+        if pool.admission.hopeless(ticket, pool.line, rate):
+            return self._refuse(ticket, refusals.overloaded(wait_s))
+        ticket.deadline_s = pool.admission.deadline_s(ticket, rate / pool.router.ready_count())
         ticket.move(QUEUED)
         pool.line.push(ticket)
         return [Wait(ticket)]
 
-    def _serve(self, pool: Pool, now: float) -> list[Command]:
-        """Admits from the waiting line while its head finds room."""
+    def _serve(self, pool: Pool, now: float, freed: Instance | None = None) -> list[Command]:
+        """Admits from the waiting line: in each lane while its head finds room, or is past its deadline and refused.
+
+        `freed` names the one instance that gained room: whoever waits found none on the others before.
+        """
         commands: list[Command] = []
-        while pool.line.count:
-            ticket = pool.line.head()
-            if ticket is None:
-                break
-            instance = pool.router.pick(ticket, pool.admission, now)
-            if instance is None:
-                break
-            pool.line.left(ticket)
-            commands.append(self._send(ticket, instance, now))
+        moved = pool.line.count > 0
+        while moved:
+            moved = False
+            for ticket in pool.line.heads():
+                if ticket.deadline_s < now:
+                    commands += self._too_late(pool, ticket, now)
+                    moved = True
+                    continue
+                instance = pool.router.pick(ticket, pool.admission, now, freed)
+                if instance is not None:
+                    pool.line.left(ticket)
+                    commands.append(self._send(ticket, instance, now))
+                    moved = True
+                    break
         return commands
 
     def _send(self, ticket: Ticket, instance: Instance, now: float) -> Attempt:
         ticket.move(SENT)
         if ticket.sent_s < 0.0:
             ticket.sent_s = now
+            ticket.charged_tokens = ticket.expected_output_tokens
+            self.pools[instance.model].line.admitted(ticket)
         ticket.attempts += 1
         blocks = instance.blocks_for(ticket.prompt_tokens + ticket.expected_output_tokens)
         attempt = Attempt(ticket, instance, ticket.attempts, blocks, now)
@@ -285,22 +283,22 @@ class Gate:
         instance = pool.router.pick(ticket, pool.admission, now)
         if instance is None or not pool.retries.withdraw():
             return None
-        self._drop(attempt)
+        self._drop(attempt, now)
         ticket.move(OPEN)
         return self._send(ticket, instance, now)
 
-    def _drop(self, attempt: Attempt) -> None:
-        attempt.release()
+    def _drop(self, attempt: Attempt, now: float) -> None:
+        attempt.release(now)
         attempt.ticket.attempt = None
         self._attempts.pop(attempt.ticket.id, None)
 
     def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> list[Command]:
         """Closes the attempt's ticket and serves the line with what it held."""
-        self._drop(attempt)
+        self._drop(attempt, now)
         attempt.ticket.close(outcome)
         settled: list[Command] = [Settle(attempt.ticket)]
         pool = self._pool(attempt)
-        return settled + self._serve(pool, now) if pool.line.count else settled
+        return settled + self._serve(pool, now, attempt.instance) if pool.line.count else settled
 
     def _fail(self, attempt: Attempt, refusal: Refusal, now: float) -> list[Command]:
         attempt.ticket.refusal = refusal
@@ -319,9 +317,18 @@ class Gate:
     def _expire(self, pool: Pool, now: float) -> list[Command]:
         commands: list[Command] = []
         for ticket in pool.line.expired(now):
-            wait_s = pool.drain_rate.retry_after_s(pool.line.count, now)
-            commands += self._refuse_queued(pool, ticket, refusals.queue_timeout(now - ticket.opened_s, wait_s))
+            commands += self._too_late(pool, ticket, now)
         return commands
+
+    def _too_late(self, pool: Pool, ticket: Ticket, now: float) -> list[Command]:
+        wait_s = pool.drain_rate.retry_after_s(pool.line.count, now)
+        return self._refuse_queued(pool, ticket, refusals.queue_timeout(now - ticket.opened_s, wait_s))
+
+    def _correct(self, pool: Pool, ticket: Ticket, usage: Usage) -> None:
+        """The tenant was charged the estimate; now the truth is known."""
+        prompt = usage.prompt_tokens - ticket.prompt_tokens if usage.known else 0
+        output = usage.output_tokens - ticket.charged_tokens
+        pool.line.charge(ticket.head.tenant, prompt, output)
 
     def _overdue(self, now: float) -> list[Command]:
         """Attempts out of patience. Oldest start first, so the scan ends at the first one too young for any limit."""
@@ -348,7 +355,7 @@ class Gate:
             attempt = self._unseen.popleft()
             if not attempt.closed:
                 attempt.prefilled()
-                commands += self._serve(self._pool(attempt), now)
+                commands += self._serve(self._pool(attempt), now, attempt.instance)
         return commands
 
     def _patience(self, attempt: Attempt, now: float) -> Refusal | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.policy import lifecycle
+from tidegate.policy.pace import PrefillRate
 
 STALE_AFTER_S: Final = 1.0
 HALF_LIFE_S: Final = 2.0
@@ -43,8 +44,8 @@ class Instance:
     """One engine server in the ledger. Claims are made and released by `Attempt`s only."""
 
     __slots__ = (
-        "block_tokens", "capacity_blocks", "in_flight", "kind", "model", "name", "other_blocks", "own_blocks",
-        "prefill_tokens", "sample", "sampled_s", "state", "url",
+        "block_tokens", "capacity_blocks", "in_flight", "kind", "long_tokens", "model", "name", "other_blocks",
+        "own_blocks", "prefill_rate", "prefill_tokens", "sample", "sampled_s", "state", "url",
     )  # fmt: skip
 
     def __init__(self, name: str, url: str, model: str, kind: str = "vllm") -> None:
@@ -61,6 +62,9 @@ class Instance:
         """KV blocks claimed for our requests in flight: prompt + expected output."""
         self.prefill_tokens = 0
         """Prompt tokens of our requests whose first token is not out yet."""
+        self.long_tokens = 0
+        """Those of them that belong to long prompts."""
+        self.prefill_rate = PrefillRate()
         self.other_blocks = 0.0
         self.sampled_s = -1.0
         self.sample: EngineSample | None = None
@@ -74,21 +78,25 @@ class Instance:
         """KV blocks that hold `tokens`."""
         return -(-tokens // self.block_tokens)
 
-    def claim(self, blocks: int, prompt_tokens: int) -> None:
+    def claim(self, blocks: int, prompt_tokens: int, long: bool, now: float) -> None:
         """Counts an attempt, at the decision."""
         self.in_flight += 1
         self.own_blocks += blocks
+        self.prefill_rate.began(now, self.prefill_tokens)
         self.prefill_tokens += prompt_tokens
+        if long:
+            self.long_tokens += prompt_tokens
 
-    def prefilled(self, prompt_tokens: int) -> None:
-        """The attempt's first token is out."""
+    def prefilled(self, prompt_tokens: int, long: bool) -> None:
+        """A prompt no longer counts as prefill."""
         self.prefill_tokens -= prompt_tokens
+        if long:
+            self.long_tokens -= prompt_tokens
 
-    def release(self, blocks: int, prompt_tokens: int) -> None:
-        """Gives an attempt's claim back; `prompt_tokens` is 0 once its first token was out."""
+    def release(self, blocks: int) -> None:
+        """Gives an attempt's slot and KV claim back; its prefill is given back by `prefilled`."""
         self.in_flight -= 1
         self.own_blocks -= blocks
-        self.prefill_tokens -= prompt_tokens
 
     def sampled(self, sample: EngineSample, now: float) -> None:
         """Takes a scrape in."""

@@ -28,6 +28,12 @@ def queue_timeout(waited_s: float, retry_after_s: float) -> Refusal:
     return Refusal(Outcome.QUEUE_TIMEOUT, 429, "queue_timeout", message, True, retry_after_s)
 
 
+def overloaded(retry_after_s: float) -> Refusal:
+    """429 at once: what waits already takes longer than the SLO allows."""
+    message = f"The cluster is busy; a first token would come too late. Try again in {retry_after_s:.0f} s."
+    return Refusal(Outcome.OVERLOADED, 429, "overloaded", message, True, retry_after_s)
+
+
 def no_instance(model: str) -> Refusal:
     """503: the pool has no ready instance."""
     message = f"No instance that serves `{model}` is ready. Try again shortly."

@@ -7,6 +7,7 @@ by the mean capacity of those that told, or, when none did, by absolute blocks.
 
 from __future__ import annotations
 
+from tidegate.policy import lifecycle
 from tidegate.policy.admit import Admission
 from tidegate.policy.ledger import Instance
 from tidegate.policy.ticket import Ticket
@@ -26,8 +27,26 @@ class Router:
         """Whether anybody could serve at all."""
         return any(instance.ready for instance in self.instances)
 
-    def pick(self, ticket: Ticket, admission: Admission, now: float) -> Instance | None:
-        """The best instance with room, or None."""
+    def ready_count(self) -> int:
+        """How many could serve; at least 1, to divide by."""
+        return max(1, sum(1 for instance in self.instances if instance.ready))
+
+    def prefill_rate(self) -> float:
+        """Prefill rate of the ready instances together, tokens per second; those that showed none yet count as the mean
+        of the others. 0 while none did."""
+        total, known, ready = 0.0, 0, 0
+        for instance in self.instances:
+            if instance.ready:
+                ready += 1
+                if instance.prefill_rate.per_s > 0.0:
+                    known += 1
+                    total += instance.prefill_rate.per_s
+        return total / known * ready if known else 0.0
+
+    def pick(self, ticket: Ticket, admission: Admission, now: float, only: Instance | None = None) -> Instance | None:
+        """The best instance (or `only` that one) that has room, or None."""
+        if only is not None:
+            return only if self._may_take(only, ticket, admission, now) else None
         instances = self.instances
         count = len(instances)
         best: Instance | None = None
@@ -38,9 +57,7 @@ class Router:
             if index >= count:
                 index = 0
             instance = instances[index]
-            if not instance.ready or (ticket.tried and instance in ticket.tried):
-                continue
-            if not admission.has_room(instance, ticket, now):
+            if not self._may_take(instance, ticket, admission, now):
                 continue
             score = self._score(instance, now)
             if best is None or score < best_score:
@@ -48,6 +65,11 @@ class Router:
         if best is not None:
             self._turn = self._turn + 1 if self._turn + 1 < count else 0
         return best
+
+    def _may_take(self, instance: Instance, ticket: Ticket, admission: Admission, now: float) -> bool:
+        if instance.state != lifecycle.READY or (ticket.tried and instance in ticket.tried):
+            return False
+        return admission.has_room(instance, ticket, now)
 
     def _score(self, instance: Instance, now: float) -> float:
         load = instance.active_blocks(now) + instance.prefill_tokens / instance.block_tokens

@@ -97,8 +97,8 @@ class Ticket:
     """One request. Only `Gate` changes it; `context` is the shell's own and never read here."""
 
     __slots__ = (
-        "attempt", "attempts", "context", "expected_output_tokens", "head", "id", "opened_s", "outcome",
-        "prompt_tokens", "refusal", "sent_s", "state", "tried",
+        "attempt", "attempts", "charged_tokens", "context", "deadline_s", "expected_output_tokens", "head", "id",
+        "long", "opened_s", "outcome", "prompt_tokens", "refusal", "sent_s", "state", "tried",
     )  # fmt: skip
 
     def __init__(self, number: int, head: Head, now: float, context: object = None) -> None:
@@ -111,6 +111,12 @@ class Ticket:
         self.state = OPEN
         self.prompt_tokens = 0
         self.expected_output_tokens = 0
+        self.long = False
+        """Its prompt is beyond the long mark: it queues and prefills in the long lane."""
+        self.deadline_s = now
+        """When waiting stops making sense: an admission later than this would miss the SLO."""
+        self.charged_tokens = -1
+        """Output tokens its tenant was charged for in advance; -1 while it was not charged."""
         self.attempts = 0
         self.attempt: Attempt | None = None
         self.tried: list[Instance] = []
@@ -171,24 +177,32 @@ class Attempt(Command):
         self.last_s = now
         self.tokens = 0
         self.closed = False
-        instance.claim(blocks, self.prefill_tokens)
+        instance.claim(blocks, self.prefill_tokens, ticket.long, now)
 
     def first_token(self, now: float) -> None:
         """The first token is out."""
         self.first_s = self.last_s = now
-        self.prefilled()
+        tokens, instance = self.prefill_tokens, self.instance
+        if tokens:
+            self.prefilled()
+            if self.ticket.head.stream:
+                instance.prefill_rate.done(tokens, now, instance.prefill_tokens)
 
     def prefilled(self) -> None:
         """Its prompt no longer counts as prefill; idempotent."""
-        self.instance.prefilled(self.prefill_tokens)
-        self.prefill_tokens = 0
-
-    def release(self) -> None:
-        """Returns the claim to the ledger, once."""
-        if not self.closed:
-            self.closed = True
-            self.instance.release(self.blocks, self.prefill_tokens)
+        if self.prefill_tokens:
+            self.instance.prefilled(self.prefill_tokens, self.ticket.long)
             self.prefill_tokens = 0
+
+    def release(self, now: float) -> None:
+        """Returns the claim to the ledger, once."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.prefill_tokens:
+            self.prefilled()
+            self.instance.prefill_rate.left(now)
+        self.instance.release(self.blocks)
 
 
 class Cancel(Command):

@@ -95,6 +95,14 @@ class AdmissionSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Requests in flight on one instance."""
     max_prefill_tokens: PositiveCount = 16_384
     """Prompt tokens sent to one instance whose first token is not out yet. A longer prompt goes in alone."""
+    prefill_ahead_s: PositiveSeconds = field(default=0.2, name="prefill_ahead")
+    """How much prefill work an instance is given ahead, by its measured rate; the rest waits here, in fair order."""
+    ttft_headroom: PositiveFraction = 0.9
+    """Share of the SLO's TTFT that waiting and the predicted prefill may take together."""
+    long_prompt_tokens: PositiveCount = field(default=4096, name="long_prompt")
+    """A prompt with more tokens queues and prefills in the long lane."""
+    long_share: PositiveFraction = 0.5
+    """Share of the admitted prompt tokens that goes to long prompts while short ones wait too."""
     kv_high: PositiveFraction = 0.95
     """Share of an instance's KV blocks that may be claimed; ignored while its capacity is unknown."""
 
@@ -179,6 +187,8 @@ class TenantSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What limits, logs and metrics call this customer."""
     key_sha256: list[Sha256] = []
     """SHA-256 of each API key, in hex: `printf %s KEY | sha256sum`."""
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Its share against other tenants when both wait: 2 is served twice the tokens."""
     priority: Literal["critical", "high", "normal", "best_effort"] = "normal"
     """Who goes first when there is not room for all."""
 

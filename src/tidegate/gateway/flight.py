@@ -153,8 +153,11 @@ class Flight:
         elif self._state == FLOWING:
             self._gateway.progress(self, 0)
             self.exchange.send(data)
-        else:
+        elif self._held or len(data) > COLLECT_BYTES:
             self._collect(data)
+        else:
+            self._held.append(data)
+            self._held_bytes = len(data)
 
     def _relay_events(self, relay: EventRelay, data: bytes) -> None:
         try:
@@ -257,9 +260,14 @@ class Flight:
 
     # --- what the client is told ---
 
+    @property
+    def bad(self) -> bool:
+        """Whether the last answer was a refusal of the engine."""
+        return self._state == BAD
+
     def pass_bad_answer_on(self) -> None:
         """The engine's own refusal, as it came; nothing to do when the client was told otherwise."""
-        if self._state == BAD and not self.exchange.started and self._status:
+        if not self.exchange.started:
             self.told_status = self._status
             self.exchange.respond(self._status, self._answer_lines(), b"".join(self._held))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Callable
 from typing import Final
@@ -63,7 +62,7 @@ class Service:
         self._next_tick_s += TICK_S * (1 + int(lag_s / TICK_S))
         self._timers["tick"] = loop.call_at(self._next_tick_s, self._tick)
         self.gateway.tick()
-        self.gateway.access_log.flush(time.time())
+        self.gateway.access_log.flush()
 
     def _probe(self) -> None:
         loop = asyncio.get_running_loop()
@@ -99,7 +98,7 @@ class Service:
         await self.gateway.server.close()
         self.gateway.close()
         await self._admin.stop()
-        self.gateway.access_log.flush(time.time())
+        self.gateway.access_log.flush()
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -19,8 +19,8 @@ from tidegate.gateway import answers, endpoints
 from tidegate.gateway.flight import KEYS, NOT_UPSTREAM, Flight
 from tidegate.gateway.tenants import Tenants
 from tidegate.gateway.upstream import Upstream
-from tidegate.observe.accesslog import AccessLog, AccessRecord
-from tidegate.observe.meters import COMPLETED, Meters, ModelMeters
+from tidegate.observe.accesslog import AccessLog
+from tidegate.observe.meters import COMPLETED, Meters
 from tidegate.policy.gate import TICK_S, Decision, Gate
 from tidegate.policy.ledger import EngineSample, Instance
 from tidegate.policy.ticket import Attempt, Cancel, Command, Head, Refusal, Refuse, Settle, Ticket, Usage
@@ -205,7 +205,9 @@ class Gateway:
     def whole_answer(self, flight: Flight) -> None:
         """An answer that is no stream is about to go out. It has no TTFT that anybody could see."""
         if flight.attempt is not None:
-            self._execute(self.gate.first_token(flight.attempt, self.now()))
+            commands = self.gate.first_token(flight.attempt, self.now())
+            if commands:
+                self._execute(commands)
 
     def progress(self, flight: Flight, tokens: int) -> None:
         """More of an answer came. The hot path: metering only."""
@@ -299,7 +301,8 @@ class Gateway:
             flight.ticket = ticket
 
     def _settle(self, flight: Flight, ticket: Ticket) -> None:
-        flight.pass_bad_answer_on()
+        if flight.bad:
+            flight.pass_bad_answer_on()
         outcome = Outcome.INTERNAL_ERROR if flight.defect else ticket.outcome
         meters = flight.meters
         assert outcome is not None
@@ -310,23 +313,33 @@ class Gateway:
         meters.queued.add((ticket.sent_s if ticket.sent_s >= 0.0 else now) - ticket.opened_s)
         if ticket.attempts > 1:
             meters.retries += ticket.attempts - 1
-        if flight.usage is not None:
-            self._count_tokens(flight, meters, flight.usage)
+        usage = flight.usage
+        if usage is not None:
+            meters.prompt_tokens += usage.prompt_tokens
+            meters.output_tokens += usage.output_tokens
+            totals = self.meters.tenant_tokens[flight.tenant.name]
+            totals[0] += 1
+            totals[1] += usage.prompt_tokens
+            totals[2] += usage.output_tokens
         if self.access_log.enabled:
             self._log(flight, ticket, outcome, now)
         self._forget(flight)
 
-    def _count_tokens(self, flight: Flight, meters: ModelMeters, usage: Usage) -> None:
-        meters.prompt_tokens += usage.prompt_tokens
-        meters.output_tokens += usage.output_tokens
-        totals = self.meters.tenant_tokens[flight.tenant.name]
-        totals[0] += 1
-        totals[1] += usage.prompt_tokens
-        totals[2] += usage.output_tokens
-
     def _log(self, flight: Flight, ticket: Ticket, outcome: Outcome, now: float) -> None:
         attempt, usage, opened_s = flight.attempt, flight.usage, ticket.opened_s
-        record = AccessRecord(
+        ttft_s = queued_s = -1.0
+        prompt_tokens = output_tokens = -1
+        instance = ""
+        if ticket.sent_s >= 0.0:
+            queued_s = ticket.sent_s - opened_s
+        if attempt is not None:
+            instance = attempt.instance.name
+            output_tokens = attempt.tokens
+            if attempt.first_s >= 0.0:
+                ttft_s = attempt.first_s - opened_s
+        if usage is not None:
+            prompt_tokens, output_tokens = usage.prompt_tokens, usage.output_tokens
+        self.access_log.add(
             flight.request_id.decode("ascii"),
             flight.tenant.name,
             ticket.head.model,
@@ -334,20 +347,14 @@ class Gateway:
             flight.told_status,
             "completed" if outcome is COMPLETED else outcome.value,
             now - opened_s,
+            ttft_s,
+            queued_s,
+            instance,
             ticket.attempts,
+            prompt_tokens,
+            output_tokens,
             flight.reason,
         )
-        if ticket.sent_s >= 0.0:
-            record.queued_s = ticket.sent_s - opened_s
-        if attempt is not None:
-            record.instance = attempt.instance.name
-            record.output_tokens = attempt.tokens
-            if attempt.first_s >= 0.0:
-                record.ttft_s = attempt.first_s - opened_s
-        if usage is not None:
-            record.prompt_tokens = usage.prompt_tokens
-            record.output_tokens = usage.output_tokens
-        self.access_log.add(record)
 
     def _forget(self, flight: Flight) -> None:
         flight.release()

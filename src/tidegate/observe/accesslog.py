@@ -6,44 +6,25 @@ bounded, and flushed when the gateway stops.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final, TextIO
 
 import msgspec
-from msgspec import Struct
 
-MAX_PENDING: Final = 1024
-
-
-class AccessRecord(Struct, gc=False, omit_defaults=True):
-    """A finished request. Times in seconds; −1 or absent is unknown."""
-
-    request_id: str
-    tenant: str
-    model: str
-    path: str
-    status: int
-    outcome: str
-    duration_s: float
-    attempts: int = 0
-    reason: str = ""
-    ttft_s: float = -1.0
-    queued_s: float = -1.0
-    instance: str = ""
-    prompt_tokens: int = -1
-    output_tokens: int = -1
-    at: float = 0.0
-    """Unix time of the end, to a tenth of a second: that of the write."""
+MAX_PENDING: Final = 4096
 
 
 class AccessLog:
-    """Collects records and writes them on `flush`."""
+    """Collects lines and writes them on `flush`. Times in seconds; −1 is unknown."""
 
-    __slots__ = ("_as_json", "_out", "_pending", "dropped")
+    __slots__ = ("_as_json", "_out", "_pending", "_wall", "dropped")
 
-    def __init__(self, out: TextIO | None, as_json: bool) -> None:
+    def __init__(self, out: TextIO | None, as_json: bool, wall: Callable[[], float] = time.time) -> None:
         self._out = out
         self._as_json = as_json
-        self._pending: list[AccessRecord] = []
+        self._wall = wall
+        self._pending: list[str] = []
         self.dropped = 0
         """Lines lost because the log could not be written."""
 
@@ -51,40 +32,61 @@ class AccessLog:
     def enabled(self) -> bool:
         return self._out is not None
 
-    @property
-    def full(self) -> bool:
-        """Time to flush early."""
-        return len(self._pending) >= MAX_PENDING
+    def add(
+        self,
+        request_id: str,
+        tenant: str,
+        model: str,
+        path: str,
+        status: int,
+        outcome: str,
+        duration_s: float,
+        ttft_s: float,
+        queued_s: float,
+        instance: str,
+        attempts: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        reason: str,
+    ) -> None:
+        """One finished request. `status` 0: the client left before it was told anything."""
+        if self._as_json:
+            line = msgspec.json.encode(
+                {
+                    "at": round(self._wall(), 3),
+                    "request_id": request_id,
+                    "tenant": tenant,
+                    "model": model,
+                    "path": path,
+                    "status": status,
+                    "outcome": outcome,
+                    "duration_s": round(duration_s, 6),
+                    "ttft_s": round(ttft_s, 6) if ttft_s >= 0 else None,
+                    "queued_s": round(queued_s, 6) if queued_s >= 0 else None,
+                    "instance": instance or None,
+                    "attempts": attempts,
+                    "prompt_tokens": prompt_tokens if prompt_tokens >= 0 else None,
+                    "output_tokens": output_tokens if output_tokens >= 0 else None,
+                    "reason": reason or None,
+                }
+            ).decode()
+        else:
+            line = (
+                f"{request_id} {tenant} {model} {path} {status} {outcome} {int(duration_s * 1e3)}ms "
+                f"ttft={int(ttft_s * 1e3)}ms queued={int(queued_s * 1e3)}ms tokens={prompt_tokens}+{output_tokens} "
+                f"attempts={attempts} at={instance or '-'}{' reason=' + reason if reason else ''}"
+            )
+        self._pending.append(line)
+        if len(self._pending) >= MAX_PENDING:
+            self.flush()
 
-    def add(self, record: AccessRecord) -> None:
-        self._pending.append(record)
-
-    def flush(self, unix_s: float) -> None:
+    def flush(self) -> None:
         """Writes what is pending. A log that cannot be written never stops the service; the loss is counted."""
         if not self._pending or self._out is None:
             return
-        records, self._pending = self._pending, []
-        for record in records:
-            record.at = round(unix_s, 1)
+        lines, self._pending = self._pending, []
         try:
-            self._out.write(_json_lines(records) if self._as_json else "".join([_line(r) for r in records]))
+            self._out.write("\n".join(lines) + "\n")
             self._out.flush()
         except (OSError, ValueError):
-            self.dropped += len(records)
-
-
-def _json_lines(records: list[AccessRecord]) -> str:
-    return "".join(msgspec.json.encode(record).decode() + "\n" for record in records)
-
-
-def _line(r: AccessRecord) -> str:
-    tokens = f"{r.prompt_tokens if r.prompt_tokens >= 0 else '?'}+{r.output_tokens if r.output_tokens >= 0 else '?'}"
-    return (
-        f"{r.request_id} {r.tenant} {r.model} {r.path} {r.status} {r.outcome} in {r.duration_s:.4f}s, first token "
-        f"{_seconds(r.ttft_s)}, queued {_seconds(r.queued_s)}, tokens {tokens}, at {r.instance or '-'}"
-        f"{f' ({r.reason})' if r.reason else ''}\n"
-    )
-
-
-def _seconds(value: float) -> str:
-    return "-" if value < 0.0 else f"{value:.4f}s"
+            self.dropped += len(lines)

@@ -46,12 +46,13 @@ class Dialler(Protocol):
 class Call:
     """`context` is the caller's own. Everything but `cancel`, `pause` and `resume` is for pool and connection."""
 
-    __slots__ = ("_dial", "_pool", "_retriable", "_wants_pause", "carrier", "context", "ended", "request", "sink")
+    __slots__ = ("_dial", "_pool", "_wants_pause", "carrier", "context", "ended", "request", "retriable", "sink")
 
     def __init__(self, pool: Dialler, request: Sequence[bytes], sink: AnswerSink, context: object) -> None:
         self._pool = pool
         self._dial: Dial | None = None
-        self._retriable = False
+        self.retriable = False
+        """It went out on a reused connection, which may turn out to be dead."""
         self._wants_pause = False
         self.request = request
         self.carrier: Carrier | None = None
@@ -81,14 +82,13 @@ class Call:
         if self.carrier is not None:
             self.carrier.resume()
 
-    def carried_by(self, carrier: Carrier, fresh: bool) -> None:
-        """Goes out on a connection: a fresh one, or one that may turn out to be dead."""
+    def carried_by(self, carrier: Carrier) -> None:
+        """Goes out on a fresh connection."""
         self._dial = None
         if self.ended:
             carrier.discard()
             return
         self.carrier = carrier
-        self._retriable = not fresh
         carrier.send(self, self.request)
         if self._wants_pause:
             carrier.pause()
@@ -111,7 +111,8 @@ class Call:
     def broken(self, cause: str, untouched: bool) -> None:
         """The connection failed; `untouched`: before one byte of an answer."""
         self.carrier = None
-        if untouched and self._retriable:
+        if untouched and self.retriable:
+            self.retriable = False
             self._pool.dial(self)
             return
         self.end()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidegate.transport.call import AnswerSink, Call
-from tidegate.transport.client_connection import ClientConnection
+from tidegate.transport.client_connection import IDLE, ClientConnection
 from tidegate.transport.network import Network, SystemNetwork
 
 __all__ = ["AnswerSink", "Call", "ConnectionPool"]
@@ -72,21 +72,16 @@ class ConnectionPool:
         """
         call = Call(self, (head, body) if isinstance(body, bytes) else (head, *body), sink, context)
         self.calls_open += 1
-        connection = self._reusable() if self._idle else None
-        if connection is None:
-            self.dial(call)
-        else:
-            call.carried_by(connection, False)
-        return call
-
-    def _reusable(self) -> ClientConnection | None:
-        oldest_s = self._coarse_s - self.idle_s
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable(oldest_s):
-                return connection
+            if connection.stage == IDLE and connection.idle_since_s >= self._coarse_s - self.idle_s:
+                call.carrier = connection
+                call.retriable = True
+                connection.send(call, call.request)
+                return call
             connection.discard()
-        return None
+        self.dial(call)
+        return call
 
     def dial(self, call: Call) -> None:
         """Makes a new connection for `call`."""
@@ -120,7 +115,7 @@ class ConnectionPool:
             stale += 1
         for connection in self._idle[:stale]:
             connection.discard()
-        self._idle = [connection for connection in self._idle[stale:] if connection.usable(oldest_s)]
+        self._idle = [connection for connection in self._idle[stale:] if connection.stage == IDLE]
 
     def close(self) -> None:
         """Cuts every connection, in use or not."""

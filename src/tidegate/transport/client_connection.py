@@ -48,7 +48,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_call", "_head_bytes", "_head_seen", "_headers", "_home", "_keep_alive", "_message_done", "_parser", "_paused",
-        "_pieces", "_stage", "_transport", "idle_since_s",
+        "_pieces", "_transport", "idle_since_s", "stage",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -57,7 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self._home = home
         self._call: Call | None = call
         self._parser = httptools.HttpResponseParser(self)
-        self._stage = IDLE
+        self.stage = IDLE
         self._headers: Headers = []
         self._pieces: list[bytes] = []
         self._head_bytes = 0
@@ -94,11 +94,13 @@ class ClientConnection(asyncio.Protocol):
         self._home.opened(self)
         call, self._call = self._call, None
         if call is not None:
-            call.carried_by(self, True)
+            call.carried_by(self)
 
     def eof_received(self) -> bool:
-        if self._stage == READING and not self._framed():
+        if self.stage == READING and not self._framed():
             self._whole()
+        elif self.stage == IDLE:
+            self.stage = CLOSED
         return False
 
     def _framed(self) -> bool:
@@ -110,8 +112,8 @@ class ClientConnection(asyncio.Protocol):
         self._home.closed(self)
 
     def _lose(self, cause: str) -> None:
-        untouched = self._stage == WAITING and self._head_bytes == 0
-        self._stage = CLOSED
+        untouched = self.stage == WAITING and self._head_bytes == 0
+        self.stage = CLOSED
         call, self._call = self._call, None
         if call is not None:
             call.broken(cause, untouched)
@@ -121,7 +123,7 @@ class ClientConnection(asyncio.Protocol):
     def send(self, call: Call, data: Sequence[bytes]) -> None:
         """Writes a whole request and awaits its answer."""
         self._call = call
-        self._stage = WAITING
+        self.stage = WAITING
         self._headers = []
         self._head_bytes = 0
         self._head_seen = self._message_done = False
@@ -130,31 +132,27 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._transport.writelines(data)
 
-    def usable(self, idle_after_s: float) -> bool:
-        """Whether it is idle since `idle_after_s` or later and nobody has closed it."""
-        return self._stage == IDLE and self.idle_since_s >= idle_after_s and not self._transport.is_closing()
-
     def discard(self) -> None:
         """Closes at once, tells nobody."""
         self._call = None
-        self._stage = CLOSED
+        self.stage = CLOSED
         self._transport.abort()
 
     def pause(self) -> None:
-        if not self._paused and self._stage != CLOSED:
+        if not self._paused and self.stage != CLOSED:
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and self._stage != CLOSED:
+        if self._paused and self.stage != CLOSED:
             self._paused = False
             self._transport.resume_reading()
 
     # --- reading ---
 
     def data_received(self, data: bytes) -> None:
-        if self._stage != READING:
-            if self._stage != WAITING:
+        if self.stage != READING:
+            if self.stage != WAITING:
                 self._fail("garbage")
                 return
             self._head_bytes += len(data)
@@ -179,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
         call = self._call
         if call is None:
             return
-        if self._stage == WAITING:
+        if self.stage == WAITING:
             if not self._head_seen:
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._fail("garbage")
@@ -187,25 +185,25 @@ class ClientConnection(asyncio.Protocol):
             if len(self._headers) > MAX_HEADERS:
                 self._fail("garbage")
                 return
-            self._stage = READING
+            self.stage = READING
             call.sink.on_answer_head(call, self._parser.get_status_code(), self._headers)
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             if self._call is call:
                 call.sink.on_answer_body(call, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if self._message_done and self._stage == READING:
+        if self._message_done and self.stage == READING:
             self._whole()
 
     def _whole(self) -> None:
         """The answer ended. The connection goes back first, so that whoever hears of it can use it."""
         call, self._call = self._call, None
-        if self._message_done and self._keep_alive and not self._transport.is_closing():
+        if self._message_done and self._keep_alive:
             if self._paused:
                 self.resume()
-            self._stage = IDLE
+            self.stage = IDLE
             self._home.keep(self)
         else:
-            self._stage = CLOSED
+            self.stage = CLOSED
             self._transport.abort()
         if call is not None:
             call.end()

@@ -33,8 +33,6 @@ def inspect_head(exchange: Exchange, head: bytes, body_limit_bytes: int) -> None
     end = head.find(b"\r\n")
     if head[end - VERSION_BYTES : end] != b" HTTP/1.1":
         _other_version(exchange, head[end - VERSION_BYTES : end])
-    if b"\r\n " in head or b"\r\n\t" in head:
-        raise HeadProblem(400, "Folded header lines are not allowed.", "malformed_request")
     if len(named) != len(exchange.headers) or len(named) > MAX_HEADERS:
         _check_repeated(exchange.headers)
     if b"host" not in named and exchange.http_minor == 1:

@@ -408,8 +408,12 @@ class ServerConnection(asyncio.Protocol):
         self._exchange = None
         if self._stage == ANSWER or (self._stage == BODY and exchange.complete):
             if exchange.keep_alive and not self._home.closing:
-                self._await_request()
-                self._take_held()
+                self._stage = HEAD
+                self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
+                if self._held and not self._consuming:
+                    held, self._held = self._held, b""
+                    self._read_on()
+                    self.data_received(held)
             else:
                 self._stage = CLOSED
                 self._transport.close()
@@ -423,12 +427,6 @@ class ServerConnection(asyncio.Protocol):
     def _await_request(self) -> None:
         self._stage = HEAD
         self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
-
-    def _take_held(self) -> None:
-        if self._held and not self._consuming:
-            held, self._held = self._held, b""
-            self._read_on()
-            self.data_received(held)
 
     def _fail(self, status: int, message: str, code: str) -> None:
         """Refuses what cannot be a request, or drops the exchange whose body went wrong."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +38,12 @@ class _Chunk(Struct):
     choices: list[_Choice] | None = None
 
 
+class _Usage(Struct, gc=False):
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=0)]
+    completion_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+_USAGE: Final = msgspec.json.Decoder(_Usage)
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
@@ -77,6 +83,12 @@ def decode_error(data: bytes) -> ChunkError | None:
 
 def decode_usage(text: bytes) -> tuple[int, int] | None:
     """Token counts from bytes that begin with a usage object and may go on after it."""
+    try:
+        quick = _USAGE.decode(text[: text.rfind(b"}}") + 1])  # the object is the last thing but one closing brace
+    except (msgspec.DecodeError, ValueError):
+        pass
+    else:
+        return quick.prompt_tokens, quick.completion_tokens
     try:
         found, _ = _SCANNER.raw_decode(text.decode("utf-8", "replace").lstrip())
     except (ValueError, RecursionError):

@@ -29,6 +29,8 @@ from tidegate.spec import (
 EMULATED_MODEL: Final = "llama-3.1-70b"
 LLAMACPP_MODEL: Final = "tiny"
 READY_PATIENCE_S: Final = 60.0
+NICENESS: Final = 5
+"""All of it shares a few cores; the load driver is the instrument and must not wait for what it measures."""
 
 
 def emulated_spec(rate: float, seed: int) -> ClusterSpec:
@@ -86,10 +88,12 @@ def running(spec: ClusterSpec, spec_path: Path, logs: Path) -> Iterator[str]:
             for instance in pool.instances:
                 port = int(instance.url.rpartition(":")[2])
                 argv = _engine_argv(pool.engine.kind, spec_path, instance.name, port)
-                child = stack.enter_context(Child(instance.name, argv, logs / f"{instance.name}.log"))
+                child = stack.enter_context(
+                    Child(instance.name, argv, logs / f"{instance.name}.log", niceness=NICENESS)
+                )
                 child.wait_ready(lambda port=port: answers("127.0.0.1", port), READY_PATIENCE_S)  # type: ignore[misc]
         gateway = stack.enter_context(
-            Child("gateway", [*_tidegate("gateway"), "-c", str(spec_path)], logs / "gateway.log")
+            Child("gateway", [*_tidegate("gateway"), "-c", str(spec_path)], logs / "gateway.log", niceness=NICENESS)
         )
         admin_port = int(spec.gateway.admin.rpartition(":")[2])
         gateway.wait_ready(lambda: answers("127.0.0.1", admin_port), READY_PATIENCE_S)

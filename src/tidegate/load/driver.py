@@ -6,11 +6,15 @@ is free, and its wait is the client's lag, not the server's. Each request ends e
 
     planned --due--> held back --> flying --complete | broken | timeout | stopped--> recorded
     planned --due--> flying
+
+A whole batch of streams ticks together, and its chunks are read in one turn of the loop; what falls due meanwhile is
+sent between two chunks instead of after the last.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,8 +31,8 @@ from tidegate.transport.client import Call, ConnectionPool
 from tidegate.wire.http import Headers
 
 _SWEEP_S: Final = 0.25
-_LEAST_DELAY_S: Final = 0.001
-"""uvloop's timers count whole milliseconds; asking for less would spin."""
+_SPIN_S: Final = 0.0015
+"""uvloop's timers count whole milliseconds: the last stretch before a send is waited out turn by turn of the loop."""
 
 
 class Flight:
@@ -46,7 +50,10 @@ class Flight:
         self.answer.head(status, headers)
 
     def on_answer_body(self, call: Call, data: bytes) -> None:
-        trouble = self.answer.feed(data, time.monotonic())
+        now = time.monotonic()
+        trouble = self.answer.feed(data, now)
+        if now >= self.driver.next_due_s:
+            self.driver.send_due()
         if trouble:
             call.cancel()
             self.driver.ended(self, self.answer.broken(trouble))
@@ -77,6 +84,8 @@ class Driver:
         self.held_back = 0
         self.tokens = 0
         self.start_s = 0.0
+        self.next_due_s = math.inf
+        """When the next request is due, on the monotonic clock."""
         self.on_record: Callable[[RequestRecord], None] | None = None
         """Told of every record, for progress."""
         self._target = target
@@ -110,7 +119,7 @@ class Driver:
         self._plans = deque(plans)
         self.start_s = time.monotonic()
         self._sweep()
-        self._send_due()
+        self.send_due()
         self._check_over()
         try:
             await self._over.wait()
@@ -147,7 +156,8 @@ class Driver:
             self._send(self._held.popleft())
         self._check_over()
 
-    def _send_due(self) -> None:
+    def send_due(self) -> None:
+        """Sends what is due, and arms for what is next."""
         plans = self._plans
         while plans and self.start_s + plans[0].at_s <= time.monotonic():
             plan = plans.popleft()
@@ -156,10 +166,21 @@ class Driver:
                 self._held.append(plan)
             else:
                 self._send(plan)
-        if plans:
-            delay_s = self.start_s + plans[0].at_s - time.monotonic()
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(_LEAST_DELAY_S, delay_s), self._send_due)
+        self.next_due_s = self.start_s + plans[0].at_s if plans else math.inf
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._plans:
+            return
+        loop = asyncio.get_running_loop()
+        delay_s = self.next_due_s - time.monotonic()
+        if delay_s <= _SPIN_S:
+            self._timer = loop.call_later(0, self.send_due)
+        else:
+            self._timer = loop.call_later(delay_s - _SPIN_S, self.send_due)
 
     def _send(self, plan: PlannedRequest) -> None:
         body = self._book.body(plan, self._purpose)

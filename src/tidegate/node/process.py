@@ -25,20 +25,26 @@ LOG_TAIL_BYTES: Final = 2000
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def _die_with_parent() -> None:
-    """Asks the kernel for SIGTERM when the parent goes; runs in the child before exec."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _in_child(niceness: int) -> Callable[[], None]:
+    """What runs in the child before exec: asks the kernel for SIGTERM when the parent goes, and yields priority."""
+
+    def prepare() -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        os.nice(niceness)
+
+    return prepare
 
 
 class Child:
     """One process. Use as a context manager: it is gone when the block is left.
 
-    `log` receives stdout and stderr. Errors: `UnavailableError` when it cannot be started, ends before it is ready,
-    or is not ready in time; the message quotes the end of its log.
+    `log` receives stdout and stderr; `niceness` is added to the parent's, so that a measuring parent is scheduled
+    first. Errors: `UnavailableError` when it cannot be started, ends before it is ready, or is not ready in time; the
+    message quotes the end of its log.
     """
 
-    def __init__(self, name: str, argv: Sequence[str], log: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(self, name: str, argv: Sequence[str], log: Path, *, niceness: int = 0) -> None:
         self.name = name
         self.log = log
         try:
@@ -48,9 +54,8 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=sink,
-                    env={**os.environ, **(env or {})},
                     start_new_session=True,
-                    preexec_fn=_die_with_parent,  # noqa: PLW1509 - touches no lock, so threads cannot hang it
+                    preexec_fn=_in_child(niceness),  # noqa: PLW1509 - touches no lock, so threads cannot hang it
                 )
         except OSError as exc:
             raise UnavailableError(f"{name}: cannot start {argv[0]}: {exc.strerror}") from exc

@@ -45,11 +45,20 @@ KEYS: Final = frozenset((b"authorization", b"x-api-key"))
 NOT_DOWNSTREAM: Final = HOP_BY_HOP | {b"content-length", b"x-request-id"}
 
 
+def kept(journal: list[bytes], data: bytes, bound_bytes: int) -> list[bytes] | None:
+    """The journal with `data`, or None once it is too large to be kept. Pieces are bounded by their count times the
+    smallest event, so that nothing is added up on the way."""
+    journal.append(data)
+    if len(journal) % 64 == 0 and sum(map(len, journal)) > bound_bytes:
+        return None
+    return journal
+
+
 class Flight:
     """See the module's docstring. It is the ticket's `context`, the exchange's and the sink of its calls."""
 
     __slots__ = (
-        "_call", "_gateway", "_headers", "_held", "_held_bytes", "_relay", "_state", "_status", "attempt", "body",
+        "_call", "_gateway", "_headers", "_held", "_held_bytes", "_journal", "_relay", "_state", "_status", "attempt", "body",
         "defect", "exchange", "meters", "more", "path", "reason", "request_id", "tenant", "ticket", "told_status",
         "usage",
     )  # fmt: skip
@@ -74,6 +83,8 @@ class Flight:
         """Tidegate itself failed on it."""
         self._call: Call | None = None
         self._state = WAITING
+        self._journal: list[bytes] | None = None
+        """What was delivered of a stream, in pieces; None where none is kept or it grew past its bound."""
 
     # --- the request ---
 
@@ -148,8 +159,24 @@ class Flight:
                 self._relay = EventRelay(self.path in TOKEN_PATHS)
 
     def on_answer_body(self, call: Call, data: bytes) -> None:
-        if self._relay is not None:
-            self._relay_events(self._relay, data)
+        relay = self._relay
+        if relay is not None:
+            tokens = relay.usual(data) if self._state == STREAMING else -1
+            if tokens < 0:
+                self._relay_events(relay, data)
+                return
+            attempt, meters = self.attempt, self.meters
+            assert attempt is not None
+            assert meters is not None
+            now = self._gateway.now()
+            meters.gap.add(now - attempt.last_s)
+            if tokens > 1:
+                meters.gap.add_zeros(tokens - 1)
+            attempt.tokens += tokens
+            attempt.last_s = now
+            if self._journal is not None:
+                self._journal = kept(self._journal, data, self._gateway.journal_bytes)
+            self.exchange.send(data)
         elif self._state == FLOWING:
             self._gateway.progress(self, 0)
             self.exchange.send(data)
@@ -184,6 +211,8 @@ class Flight:
         self.told_status = self._status
         self.exchange.start(self._status, self._answer_lines())
         self.exchange.send(relay.prelude)
+        if self._gateway.journal_bytes:
+            self._journal = [relay.prelude]
         relay.prelude = b""
 
     def _collect(self, data: bytes) -> None:

@@ -19,17 +19,25 @@ from tidegate.spec import ClusterSpec
 GC_THRESHOLDS: Final = (50_000, 20, 20)
 
 
-def run(spec: ClusterSpec, signals: StopSignals, *, json_log: bool = False, log_requests: bool = True) -> ExitCode:
+def run(
+    spec: ClusterSpec,
+    signals: StopSignals,
+    *,
+    json_log: bool = False,
+    log_requests: bool = True,
+    journal_bytes: int = 0,
+) -> ExitCode:
     """Runs a gateway until a signal. Raises `UnavailableError` when a port is taken."""
     set_up(json_log)
     out: TextIO | None = sys.stderr if log_requests else None
-    return uvloop.run(_serve(spec, signals, AccessLog(out, json_log)))
+    return uvloop.run(_serve(spec, signals, AccessLog(out, json_log), journal_bytes))
 
 
-async def _serve(spec: ClusterSpec, signals: StopSignals, access_log: AccessLog) -> ExitCode:
+async def _serve(spec: ClusterSpec, signals: StopSignals, access_log: AccessLog, journal_bytes: int) -> ExitCode:
     stop, hurry = asyncio.Event(), asyncio.Event()
     signals.attach(asyncio.get_running_loop(), stop, hurry)
     service = Service(spec, access_log=access_log)
+    service.gateway.journal_bytes = journal_bytes
     await service.start()
     settle_collector()
     sys.stdout.write(_ready_line(service, spec) + "\n")

@@ -63,6 +63,8 @@ class Gateway:
         connect_s = spec.gateway.timeouts.connect_s
         self.upstreams = {i: Upstream(i, self.now, network, connect_s) for i in self.gate.instances}
         self.flights: set[Flight] = set()
+        self.journal_bytes = 0
+        """Delivered bytes kept of every stream, an experiment: 0 keeps none."""
         self._prefix = request_id_prefix.encode("ascii")
         self._requests = 0
         self._dropped = NOT_UPSTREAM if self.tenants.open_to_all else NOT_UPSTREAM | KEYS

@@ -98,14 +98,22 @@ class EventRelay:
             return sum(1 for event in events if not event.startswith(b":"))
         return sum(1 for event in events if first_content(event))
 
+    def usual(self, data: bytes) -> int:
+        """After the first token, most reads are whole `data:` events: remembers these and returns how many, unread.
+        −1 for anything else, which is left to `whole` and `meter`."""
+        if self._held or not data.endswith(b"\n\n") or not data.startswith(b"data: {") or b'"error"' in data:
+            return -1
+        self._earlier = self._before
+        self._before = self._last
+        self._last = data
+        self._fast_blocks += 1
+        return data.count(b"\n\ndata: {") + 1
+
     def meter(self, block: bytes) -> int:
-        """After the first token: the token-carrying events in `block`, counted without reading them where possible."""
+        """After the first token: the token-carrying events in an unusual `block`."""
         self._earlier = self._before
         self._before = self._last
         self._last = block
-        if block.startswith(b"data: {") and b'"error"' not in block:
-            self._fast_blocks += 1
-            return block.count(b"\n\ndata: {") + 1
         self._fast_blocks = 0
         return self._meter_unusual(block)
 

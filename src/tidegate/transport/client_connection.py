@@ -163,7 +163,10 @@ class ClientConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             broken = True
         try:
-            self._hand_on()
+            if self.stage == READING and len(self._pieces) == 1 and not self._message_done and call is not None:
+                call.sink.on_answer_body(call, self._pieces.pop())
+            else:
+                self._hand_on()
         except Exception:
             logger.exception("the receiver of an answer failed")
             broken = True

@@ -37,6 +37,9 @@ JOIN_BYTES: Final = 16_384
 """Head and body up to here are copied into one buffer: a plain write is cheaper than a gathering one."""
 
 
+CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
+
+
 class Owner(Protocol):
     """The connection, as far as an exchange needs it."""
 
@@ -131,8 +134,9 @@ class Exchange:
         """One piece of the answer, framed here, not empty."""
         if self.ended:
             return
+        size = len(data)
         if self._chunked:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._transport.write((CHUNK_HEADS[size] if size < 1024 else b"%x\r\n" % size) + data + b"\r\n")
         else:
             self._transport.write(data)
 

@@ -20,6 +20,7 @@ DEMO_EXTRAS := $(DEMO_EXTRAS_$(ENGINE))
 DEV_STAMP := $(VENV)/.installed-dev
 DEMO_STAMP := $(if $(wildcard $(DEV_STAMP)),$(DEV_STAMP),$(VENV)/.installed-demo-$(ENGINE))
 COMPILED_STAMP := $(COMPILED_VENV)/.installed-compiled
+BENCH_STAMP := $(if $(filter compiled,$(BENCH)),$(COMPILED_STAMP),$(DEV_STAMP))
 WHEELS := build/wheels
 
 .DEFAULT_GOAL := help
@@ -85,13 +86,13 @@ check: $(DEV_STAMP) ## ruff, format, mypy --strict, import contracts
 demo: $(DEMO_STAMP) ## emulated cluster, a peak, default vs frozen, a report (ENGINE=llamacpp: a real tiny engine)
 	@$(VENV)/bin/tidegate demo --engine $(ENGINE) $(ARGS)
 
-bench: $(DEV_STAMP) ## gateway beside nginx, twin beside real time (BENCH=compiled: the compiled build)
+bench: $(BENCH_STAMP) ## gateway beside nginx, twin beside real time (BENCH=compiled: the compiled build)
 	@$(MAKE) --silent --no-print-directory deps || true
-	@PYTHON="$(CURDIR)/$(if $(filter compiled,$(BENCH)),$(COMPILED_VENV),$(VENV))/bin/python" bench/run $(ARGS)
+	@PYTHON="$(CURDIR)/$(dir $(BENCH_STAMP))bin/python" bench/run $(ARGS)
 
 compile: $(COMPILED_STAMP) ## build a wheel with policy, wire and twin compiled by mypyc, into .venv-compiled
 
-COMPILED_SOURCES := $(shell find src -name '*.py' -o -path 'src/tidegate/*' -name '*.json*')
+COMPILED_SOURCES := $(shell find src -type f -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 
 # The wheel is built from a copy: no shared object and no stale build directory ever meets the sources.
 $(COMPILED_STAMP): pyproject.toml setup.py $(COMPILED_SOURCES) | $(DEV_STAMP)

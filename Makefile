@@ -88,7 +88,7 @@ demo: $(DEMO_STAMP) ## emulated cluster, a peak, default vs frozen, a report (EN
 
 bench: $(BENCH_STAMP) ## gateway beside nginx, twin beside real time (BENCH=compiled: the compiled build)
 	@$(MAKE) --silent --no-print-directory deps || true
-	@PYTHON="$(CURDIR)/$(dir $(BENCH_STAMP))bin/python" bench/run $(ARGS)
+	@PYTHON="$(abspath $(dir $(BENCH_STAMP))bin/python)" bench/run $(ARGS)
 
 compile: $(COMPILED_STAMP) ## build a wheel with policy, wire and twin compiled by mypyc, into .venv-compiled
 

@@ -27,6 +27,8 @@ class Outcome(Enum):
     ENGINE_REFUSED = "engine_refused"
     """The engine itself answered 4xx; passed on as it came."""
 
+    LIMITED = "limited"
+    """A limit of the tenant forbids it: requests or tokens a minute, or requests at once."""
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     OVERLOADED = "overloaded"
@@ -62,6 +64,7 @@ _REJECTED: Final = (
     Outcome.UNKNOWN_MODEL,
     Outcome.BODY_TOO_LARGE,
     Outcome.ENGINE_REFUSED,
+    Outcome.LIMITED,
     Outcome.QUEUE_FULL,
     Outcome.QUEUE_TIMEOUT,
     Outcome.OVERLOADED,

@@ -14,6 +14,7 @@ from typing import Final
 from tidegate.errors import Outcome
 from tidegate.policy import lifecycle, refusals
 from tidegate.policy.ledger import EngineSample, Instance
+from tidegate.policy.limit import Limiter, Shortage, take
 from tidegate.policy.pool import Pool
 from tidegate.policy.ticket import (
     CLOSED,
@@ -48,6 +49,7 @@ class Gate:
         self._max_attempts = spec.gateway.retry.max_attempts
         self._prefill_s = spec.slo.ttft_s
         self._log = log
+        self.limits = Limiter(spec.tenants)
         self._draining = False
         self._next_id = 0
         self._attempts: dict[int, Attempt] = {}
@@ -71,6 +73,9 @@ class Gate:
         ticket.prompt_tokens = pool.estimator.prompt_tokens(head)
         ticket.expected_output_tokens = pool.estimator.expected_output_tokens(head)
         ticket.long = ticket.prompt_tokens > pool.long_prompt_tokens
+        shortage = self._reserve(ticket, now)
+        if shortage is not None:
+            return self._decided("open", now, self._refuse(ticket, refusals.limited(head.tenant, shortage)))
         pool.retries.deposit()
         return self._decided("open", now, self._place(pool, ticket, now))
 
@@ -96,6 +101,8 @@ class Gate:
         if usage is not None:
             pool.estimator.learn(ticket.head, ticket.prompt_tokens, usage)
             self._correct(pool, ticket, usage)
+            if ticket.reservation is not None:
+                ticket.reservation.settle(usage.prompt_tokens, usage.output_tokens, served=True)
         pool.drain_rate.count(now)
         return self._decided("finished", now, self._end(attempt, Outcome.COMPLETED, now))
 
@@ -217,6 +224,17 @@ class Gate:
     def _pool(self, attempt: Attempt) -> Pool:
         return self.pools[attempt.instance.model]
 
+    def _reserve(self, ticket: Ticket, now: float) -> Shortage | None:
+        """Takes the estimate out of the tenant's budgets; the limit that forbids it, or None."""
+        accounts = self.limits.accounts(ticket.head.tenant, ticket.head.model)
+        if not accounts:
+            return None
+        taken = take(accounts, ticket.prompt_tokens, ticket.expected_output_tokens, now)
+        if isinstance(taken, Shortage):
+            return taken
+        ticket.reservation = taken
+        return None
+
     def _place(self, pool: Pool, ticket: Ticket, now: float) -> list[Command]:
         """A new ticket: straight to an instance if nobody of its kind waits and there is room, else to the queue."""
         if pool.line.nobody_before(ticket) or not pool.admission.enabled:
@@ -295,10 +313,17 @@ class Gate:
     def _end(self, attempt: Attempt, outcome: Outcome, now: float) -> list[Command]:
         """Closes the attempt's ticket and serves the line with what it held."""
         self._drop(attempt, now)
+        self._settle_partly(attempt)
         attempt.ticket.close(outcome)
         settled: list[Command] = [Settle(attempt.ticket)]
         pool = self._pool(attempt)
         return settled + self._serve(pool, now, attempt.instance) if pool.line.count else settled
+
+    def _settle_partly(self, attempt: Attempt) -> None:
+        """An answer that ended early, or without usage: its prompt was worked on, and these tokens went out."""
+        reservation = attempt.ticket.reservation
+        if reservation is not None and attempt.first_s >= 0.0:
+            reservation.settle(attempt.ticket.prompt_tokens, attempt.tokens, served=True)
 
     def _fail(self, attempt: Attempt, refusal: Refusal, now: float) -> list[Command]:
         attempt.ticket.refusal = refusal

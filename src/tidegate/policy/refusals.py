@@ -6,7 +6,10 @@ these are retryable; `retry_after_s` is measured where a drain rate is known.
 
 from __future__ import annotations
 
+import math
+
 from tidegate.errors import Outcome
+from tidegate.policy.limit import CONCURRENT, Shortage
 from tidegate.policy.ticket import Refusal
 
 
@@ -14,6 +17,20 @@ def unknown_model(model: str, served: list[str]) -> Refusal:
     """404, not retryable: no pool has that model."""
     message = f"The model `{model}` does not exist. Served here: {', '.join(served)}."
     return Refusal(Outcome.UNKNOWN_MODEL, 404, "model_not_found", message, False)
+
+
+def limited(tenant: str, shortage: Shortage) -> Refusal:
+    """429: a limit of the tenant. Not retryable where a budget is used up: before `retry_after_s` no try helps."""
+    what, code = shortage.limit.replace("_", " "), f"limit_{shortage.limit}"
+    if shortage.limit == CONCURRENT:
+        message = f"Tenant `{tenant}` has {shortage.allowed:.0f} requests open, which is its limit."
+        return Refusal(Outcome.LIMITED, 429, code, message, True, 1.0)
+    if shortage.wait_s < 0.0:
+        message = f"The request needs more {what} than tenant `{tenant}` may use at once ({shortage.allowed:.0f})."
+        return Refusal(Outcome.LIMITED, 429, code, message, False)
+    wait_s = float(math.ceil(shortage.wait_s))
+    message = f"Tenant `{tenant}` has used its {shortage.allowed:.0f} {what} a minute. There is room in {wait_s:.0f} s."
+    return Refusal(Outcome.LIMITED, 429, code, message, False, wait_s)
 
 
 def queue_full(bound: str, retry_after_s: float) -> Refusal:

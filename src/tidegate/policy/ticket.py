@@ -13,6 +13,7 @@ from typing import Final
 
 from tidegate.errors import Outcome
 from tidegate.policy.ledger import Instance
+from tidegate.policy.limit import Reservation
 
 OPEN: Final = 0
 QUEUED: Final = 1
@@ -98,7 +99,7 @@ class Ticket:
 
     __slots__ = (
         "attempt", "attempts", "charged_tokens", "context", "deadline_s", "expected_output_tokens", "head", "id",
-        "long", "opened_s", "outcome", "prompt_tokens", "refusal", "sent_s", "state", "tried",
+        "long", "opened_s", "outcome", "prompt_tokens", "refusal", "reservation", "sent_s", "state", "tried",
     )  # fmt: skip
 
     def __init__(self, number: int, head: Head, now: float, context: object = None) -> None:
@@ -119,6 +120,8 @@ class Ticket:
         """Output tokens its tenant was charged for in advance; -1 while it was not charged."""
         self.attempts = 0
         self.attempt: Attempt | None = None
+        self.reservation: Reservation | None = None
+        """What it took out of its tenant's budgets; None where no limit applies."""
         self.tried: list[Instance] = []
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
@@ -133,6 +136,9 @@ class Ticket:
         """Ends the ticket, once; the second call raises."""
         self.move(CLOSED)
         self.outcome = outcome
+        if self.reservation is not None:
+            # Whatever was not settled by its usage never reached an engine.
+            self.reservation.settle(0, 0, served=False)
 
 
 class Command:

@@ -7,11 +7,13 @@ below re-checks. Not here: anything that acts on a spec.
 
 from tidegate.spec.cluster import (
     AdmissionSpec,
+    BudgetSpec,
     ClusterSpec,
     CostSpec,
     GatewaySpec,
     InstanceSpec,
     LimitsSpec,
+    ModelBudgetSpec,
     PoolSpec,
     QueueSpec,
     RetrySpec,
@@ -26,6 +28,7 @@ from tidegate.spec.traffic import LengthSpec, PhaseSpec, TraceSpec, TrafficSpec
 
 __all__ = [
     "AdmissionSpec",
+    "BudgetSpec",
     "ClusterSpec",
     "CostSpec",
     "EngineProfile",
@@ -33,6 +36,7 @@ __all__ = [
     "InstanceSpec",
     "LengthSpec",
     "LimitsSpec",
+    "ModelBudgetSpec",
     "PhaseSpec",
     "PoolSpec",
     "Problem",

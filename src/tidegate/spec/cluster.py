@@ -180,6 +180,35 @@ class GatewaySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """First guess of an answer's length where the client sets no limit; learned from `usage` afterwards."""
 
 
+class BudgetSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one tenant may use. A limit that is not set does not exist."""
+
+    requests: PositiveCount | None = None
+    """Requests a minute."""
+    input_tokens: PositiveCount | None = None
+    """Prompt tokens a minute."""
+    output_tokens: PositiveCount | None = None
+    """Answer tokens a minute."""
+    concurrent: PositiveCount | None = None
+    """Requests open at once, waiting ones included."""
+    burst_s: PositiveSeconds = field(default=60.0, name="burst")
+    """How much of a rate may come at once, as time: 60s is the whole minute's budget, 1s is almost none of it."""
+
+    @property
+    def any_set(self) -> bool:
+        """Whether there is any limit."""
+        return not (self.requests is self.input_tokens is self.output_tokens is self.concurrent is None)
+
+
+class ModelBudgetSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A tenant's limits for one model, on top of those for all."""
+
+    model: Name
+    """The model they hold for."""
+    limits: BudgetSpec = BudgetSpec()
+    """What it may use there."""
+
+
 class TenantSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One customer. Without any tenant every key is accepted as tenant `default`."""
 
@@ -189,6 +218,10 @@ class TenantSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """SHA-256 of each API key, in hex: `printf %s KEY | sha256sum`."""
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     """Its share against other tenants when both wait: 2 is served twice the tokens."""
+    limits: BudgetSpec = BudgetSpec()
+    """What it may use, over all models."""
+    model_limits: list[ModelBudgetSpec] = []
+    """What it may use of single models."""
     priority: Literal["critical", "high", "normal", "best_effort"] = "normal"
     """Who goes first when there is not room for all."""
 

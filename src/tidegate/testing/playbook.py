@@ -14,6 +14,7 @@ from tidegate.spec import (
     PoolSpec,
     QueueSpec,
     RetrySpec,
+    TenantSpec,
     TimeoutsSpec,
 )
 
@@ -25,6 +26,7 @@ def gate(
     queue: dict[str, Any] | None = None,
     retry: dict[str, Any] | None = None,
     timeouts: dict[str, Any] | None = None,
+    tenants: list[TenantSpec] | None = None,
     alive: bool = True,
 ) -> Gate:
     """A gate over one pool `m` of `instances` instances `i1`, `i2`, …, all ready at time 0 unless told."""
@@ -43,6 +45,7 @@ def gate(
             retry=RetrySpec(**(retry or {})),
             timeouts=TimeoutsSpec(**(timeouts or {})),
         ),
+        tenants=tenants or [],
     )
     made = Gate(spec)
     if alive:

@@ -38,7 +38,7 @@ def test_the_flood_profile_starts_on_the_present_vllm() -> None:
     )
     assert "VLLM_ATTENTION_BACKEND" not in made.env
     assert made.env["NCCL_NET_GDR_LEVEL"] == "SYS"
-    assert said(made, r"--swap-space was removed in 0\.18\.1")
+    assert said(made, r"does not take --swap-space \(gone since 0\.18, ")
     assert said(made, "--disable-log-requests dropped")
 
 
@@ -85,7 +85,7 @@ def test_the_installed_engine_is_the_judge_not_its_version(
     shorn = [one for one in help_options["vllm", "0.33.0"] if "--block-size" not in one.names]
     made = launch(built_in("flood"), table("vllm").from_help(shorn, "0.33.0"))
     assert "--block-size" not in made.argv
-    assert said(made, "--block-size .*the installed vllm does not take it")
+    assert said(made, "the installed vllm does not take --block-size")
 
 
 def test_a_pool_of_tidegate_yaml_becomes_a_command() -> None:

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "load": "Drive open-loop traffic against an OpenAI-compatible endpoint.",
     "report": "Render one run, or compare two: table, JSON, one-file HTML.",
     "simulate": "Run a cluster and its traffic in the twin, on a virtual clock.",
+    "lint": "Check launch scripts of vLLM and SGLang, and mend them.",
     "demo": "Emulated cluster, gateway, a peak, default vs frozen, a report.",
 }
 

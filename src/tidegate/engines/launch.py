@@ -113,11 +113,11 @@ class _Writer:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def _gone(self, name: str) -> str:
-        end = table(self.engine).last_seen(name)
+        entry = table(self.engine).file.names.get(name)
+        gone = table(self.engine).gone(entry.spans, self.options.version) if entry is not None else ""
         change = notes(self.engine).options.get(name)
-        when = f"was removed in {end[1]}" if end is not None and end[1] is not None else "does not exist"
-        why = f" ({change.why})" if change else ""
-        return f"{name} {when} and {self.options.label} does not take it{why}: dropped."
+        because = ", ".join(part for part in (gone, change.why if change else "") if part)
+        return f"{self.options.label} does not take {name}" + (f" ({because})" if because else "") + ": dropped."
 
     def _backend_by_variable(self, value: str) -> bool:
         """Old vLLM reads the attention backend from the environment only."""

@@ -94,6 +94,7 @@ class OptionSet:
         """The options that argparse would complete `name` to: one is taken, several are refused."""
         if not name.startswith("--") or len(name) < 4:
             return []
+        name = name.replace("_", "-") if self.engine == "vllm" else name
         found = [option for other, option in self.options.items() if other.startswith(name)]
         return list({option.canonical: option for option in found}.values())
 
@@ -172,6 +173,22 @@ class EngineTable:
             return self.newest, None
         index = self._order.index(last)
         return self.versions[index], self.versions[index + 1]
+
+    def gone(self, spans: str, version: str) -> str:
+        """When a name in `spans` went, seen from `version`, which is after it: `gone since 0.18`, `gone by 0.5.20`.
+
+        vLLM is recorded series by series, so that the series is exact; SGLang's gaps only give an upper bound.
+        """
+        at = parse_version(version)
+        ends = [last for _, last in _spans(spans) if last is not None and last < at]
+        if not ends:
+            return ""
+        after = self.versions[self._order.index(ends[-1]) + 1]
+        back = [first for first, _ in _spans(spans) if first > at]
+        again = f", and back in {'.'.join(map(str, back[0]))}" if back else ""
+        if self.engine == "vllm":
+            return f"gone since {'.'.join(after.split('.')[:2])}{again}"
+        return f"gone by {after}{again}"
 
     def options(self, version: str) -> OptionSet:
         """What `version` accepts, as far as recorded; `uncertain` holds the names nobody can vouch for."""

@@ -302,7 +302,32 @@ def test_estimates_follow_the_usage_of_past_answers() -> None:
         g.finished(attempt, Usage(1000, 30), n + 0.5)
     ticket = g.open(head(prompt_tokens=-1, max_tokens=-1, body=3000), 500.0)[0].ticket
     assert ticket.prompt_tokens == pytest.approx(1000, rel=0.02)
-    assert ticket.expected_output_tokens == pytest.approx(30, abs=3)
+    assert ticket.expected_output_tokens == pytest.approx(30, abs=4)
+
+
+def test_each_tenant_learns_its_own_language_and_length() -> None:
+    g = gate(admission={"enabled": False})
+    for n in range(600):
+        for tenant, tokens, answer in (("english", 750, 20), ("chinese", 2000, 400)):
+            asked = head(prompt_tokens=-1, max_tokens=-1, body=3000)
+            asked.tenant = tenant
+            g.finished(attempt_of(g.open(asked, float(n))), Usage(tokens, answer + n % 11 - 5), n + 0.5)
+    for tenant, tokens, answer in (("english", 750, 20), ("chinese", 2000, 400)):
+        asked = head(prompt_tokens=-1, max_tokens=-1, body=3000)
+        asked.tenant = tenant
+        ticket = g.open(asked, 700.0)[0].ticket
+        assert ticket.prompt_tokens == pytest.approx(tokens, rel=0.02)
+        assert ticket.expected_output_tokens == pytest.approx(answer, rel=0.15, abs=6)
+
+
+def test_most_answers_stay_below_the_expected_length() -> None:
+    g, longer = gate(), 0
+    for n in range(3000):
+        ticket = g.open(head(prompt_tokens=-1, max_tokens=-1), float(n))[0].ticket
+        answer = 50 + (n * 7919) % 400
+        longer += n >= 1000 and answer > ticket.expected_output_tokens
+        g.finished(attempt_of([ticket.attempt] if ticket.attempt else []), Usage(100, answer), n + 0.5)
+    assert longer / 2000 == pytest.approx(0.3, abs=0.06)
 
 
 def test_counted_usage_teaches_nothing() -> None:

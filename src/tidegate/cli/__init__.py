@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "report": "Render one run, or compare two: table, JSON, one-file HTML.",
     "simulate": "Run a cluster and its traffic in the twin, on a virtual clock.",
     "lint": "Check launch scripts of vLLM and SGLang, and mend them.",
+    "fit": "Whether a model fits a GPU: weights, KV tokens, headroom.",
     "demo": "Emulated cluster, gateway, a peak, default vs frozen, a report.",
 }
 

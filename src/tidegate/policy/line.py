@@ -60,13 +60,16 @@ class Shares:
 class Lane:
     """One line: tenants in order of their counters, each with its tickets in order of their deadlines."""
 
-    __slots__ = ("_order", "_shares", "_waiting", "tokens")
+    __slots__ = ("_entered", "_order", "_shares", "_waiting", "tokens")
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._waiting: dict[str, list[tuple[float, int, Ticket]]] = {}
         self._order: list[tuple[float, str]] = []
         """(counter, tenant), lazily kept: an entry is right when the counter still is the tenant's."""
+        self._entered: dict[str, float] = {}
+        """The counter of each tenant's one valid entry; others are leftovers. Without it every correction would leave
+        an entry behind that each look at the head brings up to date again."""
         self.tokens: dict[str, int] = {}
         """Prompt tokens waiting, by tenant with anybody waiting."""
 
@@ -78,7 +81,7 @@ class Lane:
             heap = self._waiting[tenant] = []
             self.tokens[tenant] = 0
             self._shares.wake(tenant)
-            heappush(self._order, (self._shares.of(tenant), tenant))
+            self._enter(tenant, self._shares.of(tenant))
         heappush(heap, (ticket.deadline_s, ticket.id, ticket))
         self.tokens[tenant] += ticket.prompt_tokens
 
@@ -86,6 +89,10 @@ class Lane:
         """Who is next, or None."""
         while self._order:
             counter, tenant = self._order[0]
+            entered = self._entered.get(tenant)
+            if entered is None or entered != counter:
+                heappop(self._order)
+                continue
             heap = self._waiting.get(tenant)
             if heap is not None:
                 while heap and heap[0][2].state != QUEUED:
@@ -93,12 +100,13 @@ class Lane:
             if not heap:
                 heappop(self._order)
                 self._waiting.pop(tenant, None)
+                self._entered.pop(tenant, None)
                 self.tokens.pop(tenant, None)
                 continue
             now_at = self._shares.of(tenant)
             if counter != now_at:
                 heappop(self._order)
-                heappush(self._order, (now_at, tenant))
+                self._enter(tenant, now_at)
                 continue
             return heap[0][2]
         return None
@@ -110,9 +118,14 @@ class Lane:
             self.tokens[tenant] -= ticket.prompt_tokens
 
     def recount(self, tenant: str) -> None:
-        """A tenant's counter went down: its entry must not hold it back."""
-        if tenant in self._waiting:
-            heappush(self._order, (self._shares.of(tenant), tenant))
+        """A tenant's counter changed: if it went down, its entry must not hold it back."""
+        entered = self._entered.get(tenant)
+        if entered is not None and self._shares.of(tenant) < entered:
+            self._enter(tenant, self._shares.of(tenant))
+
+    def _enter(self, tenant: str, counter: float) -> None:
+        self._entered[tenant] = counter
+        heappush(self._order, (counter, tenant))
 
     def everyone(self) -> list[Ticket]:
         """All who wait."""

@@ -57,10 +57,9 @@ class Router:
             if index >= count:
                 index = 0
             instance = instances[index]
-            if not self._may_take(instance, ticket, admission, now):
-                continue
+            # The score first: room is asked only of the few that would be the best so far.
             score = self._score(instance, now)
-            if best is None or score < best_score:
+            if (best is None or score < best_score) and self._may_take(instance, ticket, admission, now):
                 best, best_score = instance, score
         if best is not None:
             self._turn = self._turn + 1 if self._turn + 1 < count else 0

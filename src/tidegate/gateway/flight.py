@@ -58,9 +58,9 @@ class Flight:
     """See the module's docstring. It is the ticket's `context`, the exchange's and the sink of its calls."""
 
     __slots__ = (
-        "_call", "_gateway", "_headers", "_held", "_held_bytes", "_journal", "_relay", "_state", "_status", "attempt", "body",
-        "defect", "exchange", "meters", "more", "path", "reason", "request_id", "tenant", "ticket", "told_status",
-        "usage",
+        "_call", "_gateway", "_headers", "_held", "_held_bytes", "_journal", "_relay", "_state", "_status", "attempt",
+        "body", "defect", "exchange", "meters", "more", "path", "reason", "request_id", "tenant", "ticket",
+        "told_status", "usage",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, exchange: Exchange, tenant: Tenant, path: str, request_id: bytes) -> None:

@@ -8,6 +8,7 @@ needed here; time and network are handed in.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from tidegate.gateway.tenants import Tenants
 from tidegate.gateway.upstream import Upstream
 from tidegate.observe.accesslog import AccessLog
 from tidegate.observe.meters import COMPLETED, Meters
+from tidegate.policy import lifecycle
 from tidegate.policy.gate import TICK_S, Decision, Gate
 from tidegate.policy.ledger import EngineSample, Instance
 from tidegate.policy.ticket import Attempt, Cancel, Command, Head, Refusal, Refuse, Settle, Ticket, Usage
@@ -32,6 +34,8 @@ from tidegate.wire.http import JSON
 from tidegate.wire.openai import BadBody, decode_request
 
 __all__ = ["TICK_S", "Gateway"]
+
+logger = logging.getLogger("tidegate.gateway")
 
 MAX_REQUEST_ID: Final = 128
 TICKS_PER_EXPIRY: Final = 10
@@ -236,12 +240,33 @@ class Gateway:
 
     def broke(self, flight: Flight, cause: str) -> None:
         if flight.attempt is not None:
+            instance = flight.attempt.instance
+            before = instance.state
             self._execute(self.gate.broke(flight.attempt, cause, self.now()))
+            self._tell_move(instance, before)
 
     # --- the cluster's side ---
 
+    def _tell_move(self, instance: Instance, before: int) -> None:
+        """One line when an instance changed its state."""
+        if instance.state == before:
+            return
+        names = lifecycle.STATE_NAMES
+        level, why = (logging.INFO, "it answers") if instance.ready else (logging.WARNING, "nothing listens there")
+        logger.log(
+            level,
+            "instance %s (%s): %s, was %s; %s",
+            instance.name,
+            instance.url,
+            names[instance.state],
+            names[before],
+            why,
+        )
+
     def probed(self, instance: Instance, alive: bool) -> None:
+        before = instance.state
         self._execute(self.gate.probed(instance, alive, self.now()))
+        self._tell_move(instance, before)
 
     def sampled(self, instance: Instance, sample: EngineSample) -> None:
         self._execute(self.gate.sampled(instance, sample, self.now()))

@@ -70,10 +70,10 @@ class Section(Struct, frozen=True, kw_only=True):
     keys: tuple[Key, ...]
 
 
-def sections() -> list[Section]:
-    """Every mapping of a `tidegate.yaml`, the document itself first."""
+def sections(root: type[Struct] = ClusterSpec) -> list[Section]:
+    """Every mapping of a document (a `tidegate.yaml` unless told otherwise), the document itself first."""
     found: list[Section] = []
-    _collect(shape.type_info(ClusterSpec), "", found)
+    _collect(shape.type_info(root), "", found)
     return found
 
 

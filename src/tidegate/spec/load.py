@@ -8,7 +8,7 @@ document and the types together; the rules that span fields run only when every 
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import yaml
@@ -23,6 +23,7 @@ MAX_VALUES: Final = 100_000
 """Values a document may hold after its aliases are followed."""
 
 _CLUSTER: Final = shape.type_info(ClusterSpec)
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 def load_spec(path: str | os.PathLike[str]) -> ClusterSpec:
@@ -46,13 +47,25 @@ def parse_spec(text: str, source: str = "tidegate.yaml") -> ClusterSpec:
     return spec
 
 
+def parse_as(text: str, source: str, wanted: type[Document]) -> tuple[Document, dict[str, tuple[int, int]]]:
+    """`text` as any document type, and where (line, column) each of its paths stands. Raises `SpecError`."""
+    walk = _Walk(source)
+    data = walk.value(document.compose(text, source), shape.type_info(wanted), "")
+    if walk.problems:
+        raise SpecError(walk.problems)
+    try:
+        return msgspec.convert(data, wanted), walk.places
+    except msgspec.ValidationError as exc:
+        raise SpecError([Problem(source=source, text=str(exc))]) from None
+
+
 class _Walk:
     """One pass over a document: values out, problems and the place of every path kept."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.problems: list[Problem] = []
-        self._places: dict[str, tuple[int, int]] = {}
+        self.places: dict[str, tuple[int, int]] = {}
         self._visited = 0
 
     def value(self, node: yaml.Node, wanted: shape.Type, path: str) -> Any:
@@ -61,7 +74,7 @@ class _Walk:
         if self._visited > MAX_VALUES:
             text = f"aliases make this document larger than {MAX_VALUES:,} values; write it without them"
             raise SpecError([Problem(source=self.source, text=text)])
-        self._places.setdefault(path, _place(node))
+        self.places.setdefault(path, _place(node))
         wanted, unit, expects = _unwrap(wanted)
         if isinstance(wanted, shape.UnionType):
             if scalar.is_null(node):
@@ -76,9 +89,9 @@ class _Walk:
     def problem(self, path: str, text: str) -> Problem:
         """A problem at `path`, placed at the nearest path that the document holds."""
         nearest = path
-        while nearest and nearest not in self._places:
+        while nearest and nearest not in self.places:
             nearest = nearest[: max(nearest.rfind("."), nearest.rfind("["), 0)]
-        line, column = self._places.get(nearest, (1, 1))
+        line, column = self.places.get(nearest, (1, 1))
         return Problem(source=self.source, line=line, column=column, path=path, text=text)
 
     def _note(self, node: yaml.Node, path: str, text: str) -> None:
@@ -114,7 +127,7 @@ class _Walk:
         for key_node, value_node in node.value:
             key = self._key(key_node, seen, fields, path)
             if key is not None:
-                self._places[child(path, key)] = _place(key_node)
+                self.places[child(path, key)] = _place(key_node)
                 values[key] = self.value(value_node, fields[key].type, child(path, key))
         for name, field in fields.items():
             if field.required and name not in seen:

@@ -1,4 +1,4 @@
-"""The JSON schema of `tidegate.yaml`, for editors and other tools.
+"""The JSON schemas of `tidegate.yaml` and `tidegate.lock`, for editors and other tools.
 
 In: the spec types, through `fields.py`. Out: draft 2020-12. It takes quantities as people write them (`800ms`) and
 as bare numbers in the base unit. `python -m tidegate.spec.schema` rewrites the shipped file. The loader, not this
@@ -11,12 +11,15 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, Struct
 from msgspec import inspect as shape
 
+from tidegate.spec.cluster import ClusterSpec
 from tidegate.spec.fields import Key, Section, bare, sections
+from tidegate.spec.lock import Lock
 
 SCHEMA_PATH: Final = Path(__file__).with_name("tidegate.schema.json")
+LOCK_SCHEMA_PATH: Final = Path(__file__).with_name("tidegate.lock.schema.json")
 
 _AMOUNT: Final = r"[0-9]+(_[0-9]+)*(\.[0-9]+)?"
 _SIGNLESS: Final = _AMOUNT + r"([eE][+-]?[0-9]+)?"
@@ -31,22 +34,31 @@ WRITTEN: Final = {
 """What may be written for each unit; everything these match, `tidegate.units` reads (unless it is too large)."""
 
 
-def json_schema() -> dict[str, Any]:
-    """The schema as plain values."""
-    found = sections()
+def json_schema(document: type[Struct] = ClusterSpec, name: str = "tidegate.yaml") -> dict[str, Any]:
+    """A document's schema as plain values."""
+    found = sections(document)
     root = _mapping(found[0])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:tidegate:schema:tidegate-yaml:1",
-        "title": "tidegate.yaml",
+        "$id": f"urn:tidegate:schema:{name.replace('.', '-')}:1",
+        "title": name,
         **root,
         "$defs": {section.name: _mapping(section) for section in found[1:]},
     }
 
 
 def schema_text() -> str:
-    """The shipped file's text."""
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    """The text of the shipped schema of `tidegate.yaml`."""
+    return _text(json_schema())
+
+
+def lock_schema_text() -> str:
+    """The text of the shipped schema of `tidegate.lock`."""
+    return _text(json_schema(Lock, "tidegate.lock"))
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _mapping(section: Section) -> dict[str, Any]:
@@ -102,3 +114,4 @@ def _quantity(wanted: shape.IntType | shape.FloatType, unit: str) -> dict[str, A
 
 if __name__ == "__main__":
     SCHEMA_PATH.write_text(schema_text(), encoding="utf-8")
+    LOCK_SCHEMA_PATH.write_text(lock_schema_text(), encoding="utf-8")

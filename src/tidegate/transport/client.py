@@ -74,7 +74,7 @@ class ConnectionPool:
         self.calls_open += 1
         while self._idle:
             connection = self._idle.pop()
-            if connection.stage == IDLE and connection.idle_since_s >= self._coarse_s - self.idle_s:
+            if connection.stage == IDLE:
                 call.carrier = connection
                 call.retriable = True
                 connection.send(call, call.request)

@@ -11,7 +11,8 @@ from typing import Final
 
 from tidegate.errors import UnavailableError
 from tidegate.transport.exchange import Application, Exchange
-from tidegate.transport.server_connection import Limits, ServerConnection, Statistics
+from tidegate.transport.limits import Limits, Statistics
+from tidegate.transport.server_connection import ServerConnection
 from tidegate.transport.wheel import TimerWheel
 
 __all__ = ["Application", "Exchange", "HttpServer", "Limits", "Statistics"]

@@ -7,7 +7,7 @@ tests and replays can do without sockets.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from tidegate.errors import UnavailableError
 from tidegate.transport.exchange import Application, Exchange
@@ -50,7 +50,8 @@ class HttpServer:
                 f"cannot listen on {host}:{port}: {reason}", hint="choose another port, or stop what holds this one"
             ) from exc
         self._ticker = loop.call_later(TICK_S, self._tick)
-        bound: int = self._server.sockets[0].getsockname()[1]
+        sockets: Any = self._server.sockets  # a tuple in asyncio, a list in uvloop
+        bound: int = sockets[0].getsockname()[1]
         return bound
 
     def _tick(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class Stream:
@@ -19,6 +19,8 @@ class Stream:
     def __init__(self, seed: int, name: str) -> None:
         digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
         self._random = random.Random(int.from_bytes(digest[:16], "big"))
+        self.random: Callable[[], float] = self._random.random
+        """A float in [0, 1), as `uniform()` draws it; for loops that draw millions."""
         self.name = name
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:

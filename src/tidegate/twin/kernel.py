@@ -52,6 +52,14 @@ class Kernel:
         self.now = event[0]
         return event
 
+    def before_next(self, at_s: float) -> bool:
+        """Whether an arrival at `at_s` comes before every event that is due. Arrivals come one by one from their source
+        and need no place in the heap."""
+        if not self._heap:
+            return True
+        first = self._heap[0]
+        return at_s < first[0] or (at_s == first[0] and first[1] > ARRIVAL)
+
     def alone(self) -> bool:
         """Whether no further event is due at `now`."""
         return not self._heap or self._heap[0][0] > self.now

@@ -17,14 +17,16 @@ from tidegate.policy.ledger import EngineSample
 from tidegate.policy.ledger import Instance as LedgerInstance
 from tidegate.policy.ticket import Attempt, Cancel, Command, Head, Refuse, Settle, Usage
 from tidegate.spec import ClusterSpec, PoolSpec
-from tidegate.traffic.gappool import GapPool, length_class
+from tidegate.traffic.gappool import LONG_ABOVE_TOKENS, SHORT_BELOW_TOKENS, GapPool
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import RequestRecord
 from tidegate.twin.cost import Calibration, StepCost
 from tidegate.twin.flight import Flight
 from tidegate.twin.instance import Instance
-from tidegate.twin.kernel import ARRIVAL, BEGIN, CANCEL, SCRAPE, STEP_END, TICK, Kernel
+from tidegate.twin.kernel import BEGIN, CANCEL, SCRAPE, STEP_END, TICK, Kernel
+from tidegate.twin.recorder import Recorder, RecordList
 from tidegate.twin.sequence import DECODE, Sequence, StepResult
+from tidegate.twin.source import ListSource, Source
 from tidegate.twin.steplog import StepLog
 
 Progress = Callable[[float, int, int], None]
@@ -54,9 +56,9 @@ class Shell:
     """Drives one run; `run` may be called once."""
 
     __slots__ = (
-        "_by_name", "_cancels", "_discarded", "_ended", "_flights", "_gap_groups", "_gap_index", "_kernel", "_leap",
-        "_model", "_next", "_plans", "_priorities", "_progress", "_ticks", "gaps", "gate", "records", "servers",
-        "spec",
+        "_arrived", "_by_name", "_bytes_per_token", "_cancels", "_discarded", "_ended", "_flights", "_gap_groups",
+        "_gap_index", "_kernel", "_leap", "_model", "_next", "_priorities", "_progress", "_recorder", "_source",
+        "_ticks", "gaps", "gate", "records", "servers", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -68,18 +70,27 @@ class Shell:
         leap: bool = True,
         progress: Progress | None = None,
         kv_capacity_tokens: int = -1,
+        source: Source | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """`plans` in order of time, all for the first pool's model. `kv_capacity_tokens` is what the engines told of
-        their KV cache, where it is known; else it is estimated. Raises `BadInputError` for what cannot be run."""
+        """`plans` in order of time, all for the first pool's model; or none, and `source` yields them. `recorder` is
+        told of each request that ended; without one they are all kept in `records`. `kv_capacity_tokens` is what the
+        engines told of their KV cache, where it is known; else it is estimated. Raises `BadInputError` for what cannot
+        be run."""
         check_plans(spec.pools[0], plans)
         self.spec = spec
         self.gate = Gate(spec, log)
         self.gaps = GapPool()
-        self.records: list[RequestRecord] = []
+        kept = RecordList()
+        self.records: list[RequestRecord] = kept.records
+        self._recorder: Recorder = kept if recorder is None else recorder
         self._model = spec.pools[0].model
-        self._plans = plans
-        self._next = 0
+        self._source: Source = ListSource(plans) if source is None else source
+        self._next: Flight | None = None
+        """Who arrives next."""
+        self._arrived = 0
         self._ended = 0
+        self._bytes_per_token = spec.gateway.bytes_per_token
         self._leap = leap
         self._progress = progress
         self._ticks = 0
@@ -91,7 +102,8 @@ class Shell:
         self._discarded: dict[int, int] = {}
         """Gaps of whole (not streamed) answers: nobody sees them."""
         self._gap_groups: list[dict[int, int]] = [self._discarded]
-        self._gap_index: dict[str, int] = {}
+        self._gap_index: dict[str, list[int]] = {}
+        """For each phase the groups of its short, mixed and long prompts; -1 for those not seen yet."""
         self.servers: list[Server] = []
         self._by_name: dict[str, Server] = {}
         self._build(calibration, kv_capacity_tokens)
@@ -104,45 +116,56 @@ class Shell:
     @property
     def in_flight(self) -> int:
         """Requests that arrived and have not ended."""
-        return self._next - self._ended
+        return self._arrived - self._ended
 
     @property
     def events(self) -> int:
-        """Events put on the virtual clock so far."""
-        return self._kernel.pushed
+        """Events so far, those to come included."""
+        return self._kernel.pushed + self._arrived
 
     @property
     def arrived(self) -> int:
         """Requests that arrived so far."""
-        return self._next
+        return self._arrived
 
-    def run(self, until_s: float = -1.0, cancels: dict[int, float] | None = None) -> None:
-        """Runs until every request ended, or to `until_s` if given. `cancels` maps `PlannedRequest.index` to the time
-        its client leaves."""
+    def run(self, until_s: float = -1.0, cancels: dict[int, float] | None = None, start_s: float = 0.0) -> None:
+        """Runs from `start_s`, with idle engines, until every request ended, or to `until_s` if given. `cancels` maps
+        `PlannedRequest.index` to the time its client leaves."""
         kernel = self._kernel
+        self._ticks = int(start_s / TICK_S)
+        kernel.now = self._ticks * TICK_S
         if cancels is not None:
             self._cancels = cancels
         self._start()
-        while (self._next < len(self._plans) or self._ended < self._next) and len(kernel) > 0:
+        while self._next is not None or self._ended < self._arrived:
+            arriving = self._next
+            if arriving is not None and kernel.before_next(arriving.at_s):
+                at_s = arriving.at_s
+                if 0.0 <= until_s < at_s:
+                    return
+                kernel.now = at_s
+                self._arrive(arriving, at_s)
+                continue
             at_s, kind, _, subject = kernel.pop()
             if 0.0 <= until_s < at_s:
                 return
-            if kind == STEP_END:
-                assert isinstance(subject, Server)
-                self._step_ended(subject, at_s)
-            elif kind == ARRIVAL:
-                self._arrive(at_s)
-            elif kind == BEGIN:
-                assert isinstance(subject, Server)
-                subject.beginning = False
-                self._begin(subject, at_s)
-            elif kind == TICK:
-                self._tick(at_s)
-            elif kind == SCRAPE:
-                self._scrape(at_s)
-            elif kind == CANCEL:
-                assert isinstance(subject, Flight)
-                self._cancel(subject, at_s)
+            self._take(at_s, kind, subject)
+
+    def _take(self, at_s: float, kind: int, subject: object) -> None:
+        if kind == STEP_END:
+            assert isinstance(subject, Server)
+            self._step_ended(subject, at_s)
+        elif kind == BEGIN:
+            assert isinstance(subject, Server)
+            subject.beginning = False
+            self._begin(subject, at_s)
+        elif kind == TICK:
+            self._tick(at_s)
+        elif kind == SCRAPE:
+            self._scrape(at_s)
+        elif kind == CANCEL:
+            assert isinstance(subject, Flight)
+            self._cancel(subject, at_s)
 
     # --- setting up -------------------------------------------------------------------------------------------
 
@@ -159,29 +182,30 @@ class Shell:
 
     def _start(self) -> None:
         """Engines are up, healthy and scraped before the first request, as `tidegate load` finds them."""
+        now = self._kernel.now
         for server in self.servers:
-            self.gate.probed(server.ledger, True, 0.0)
-            self.gate.sampled(server.ledger, sample_of(server.instance, 0.0), 0.0)
-        self._kernel.push(self.spec.gateway.scrape_interval_s, SCRAPE, None)
-        self._kernel.push(TICK_S, TICK, None)
-        if self._plans:
-            self._kernel.push(self._plans[0].at_s, ARRIVAL, None)
+            self.gate.probed(server.ledger, True, now)
+            self.gate.sampled(server.ledger, sample_of(server.instance, now), now)
+        self._kernel.push(now + self.spec.gateway.scrape_interval_s, SCRAPE, None)
+        self._kernel.push((self._ticks + 1) * TICK_S, TICK, None)
+        self._next = self._source.next_flight()
 
     # --- events -----------------------------------------------------------------------------------------------
 
-    def _arrive(self, now: float) -> None:
-        plan = self._plans[self._next]
-        self._next += 1
-        if self._next < len(self._plans):
-            self._kernel.push(self._plans[self._next].at_s, ARRIVAL, None)
-        flight = Flight(plan, self._group_of(plan))
-        leaves_s = self._cancels.get(plan.index)
-        if leaves_s is not None:
-            self._kernel.push(max(now, leaves_s), CANCEL, flight)
-        prompt_bytes = int(plan.prompt_tokens * self.spec.gateway.bytes_per_token)
-        tenant = plan.tenant or "default"
+    def _arrive(self, flight: Flight, now: float) -> None:
+        self._next = self._source.next_flight()
+        self._arrived += 1
+        flight.group = self._group_of(flight)
+        if self._cancels:
+            leaves_s = self._cancels.get(flight.index)
+            if leaves_s is not None:
+                self._kernel.push(max(now, leaves_s), CANCEL, flight)
+        prompt_bytes = int(flight.planned_prompt_tokens * self._bytes_per_token)
+        tenant = flight.tenant or "default"
         priority = self._priorities.get(tenant, NORMAL)
-        head = Head(self._model, tenant, prompt_bytes, prompt_bytes, plan.output_tokens, -1, priority, plan.stream)
+        head = Head(
+            self._model, tenant, prompt_bytes, prompt_bytes, flight.planned_output_tokens, -1, priority, flight.stream
+        )
         self._execute(self.gate.open(head, now, flight), now)
 
     def _step_ended(self, server: Server, now: float) -> None:
@@ -189,7 +213,8 @@ class Shell:
         if not instance.in_step or instance.step_end_s != now:
             return  # brought forward by an arrival or an abort, and taken then
         self._deliver(instance.finish_step(), now)
-        if self._kernel.alone():
+        arriving = self._next
+        if self._kernel.alone() and (arriving is None or arriving.at_s > now):
             self._begin(server, now)
         elif not server.beginning:
             server.beginning = True
@@ -210,7 +235,7 @@ class Shell:
             assert isinstance(flight, Flight)
             flight.first_s = now
             flight.status = ENGINE_ANSWERED_OK
-            if flight.plan.stream and flight.attempt is not None:
+            if flight.stream and flight.attempt is not None:
                 self._execute(self.gate.first_token(flight.attempt, now), now)
         for seq in result.finished:
             flight = seq.context
@@ -222,7 +247,7 @@ class Shell:
         assert attempt is not None
         flight.prompt_tokens = seq.prompt_tokens
         flight.output_tokens = seq.generated_tokens
-        if not flight.plan.stream:
+        if not flight.stream:
             self._execute(self.gate.first_token(attempt, now), now)
         attempt.last_s = now
         attempt.tokens = seq.generated_tokens
@@ -243,7 +268,7 @@ class Shell:
         self._execute(self.gate.tick(now), now)
         self._kernel.push((self._ticks + 1) * TICK_S, TICK, None)
         if self._progress is not None and self._ticks % TICKS_PER_PROGRESS == 0:
-            self._progress(now, self._ended, len(self._plans))
+            self._progress(now, self._ended, self._source.total)
 
     def _scrape(self, now: float) -> None:
         for server in self.servers:
@@ -274,20 +299,20 @@ class Shell:
 
     def _send(self, flight: Flight, attempt: Attempt, now: float) -> None:
         server = self._by_name[attempt.instance.name]
-        instance, plan = server.instance, flight.plan
+        instance = server.instance
         flight.attempt = attempt
         flight.instance = instance
-        if instance.refusal(plan.prompt_tokens, plan.output_tokens):
+        if instance.refusal(flight.planned_prompt_tokens, flight.planned_output_tokens):
             flight.status = ENGINE_REFUSED_STATUS
             self._execute(self.gate.answered_badly(attempt, ENGINE_REFUSED_STATUS, None, now), now)
             return
         self._flights[attempt.ticket.id] = flight
         seq = Sequence(
             attempt.ticket.id,
-            plan.prompt_tokens,
-            plan.output_tokens,
-            plan.prefix_hashes,
-            plan.prefix_block_tokens,
+            flight.planned_prompt_tokens,
+            flight.planned_output_tokens,
+            flight.prefix_hashes,
+            flight.prefix_block_tokens,
             flight,
             flight.group,
         )
@@ -309,7 +334,7 @@ class Shell:
         assert ticket.outcome is not None
         self._flights.pop(ticket.id, None)
         self._ended += 1
-        self.records.append(flight.record(ticket.outcome, now))
+        self._recorder.ended(flight, ticket.outcome, now)
 
     def _reschedule(self, server: Server, now: float) -> None:
         """After an arrival or abort: the step under way may end earlier, or an idle engine may begin."""
@@ -322,14 +347,18 @@ class Shell:
             server.beginning = True
             self._kernel.push(now, BEGIN, server)
 
-    def _group_of(self, plan: PlannedRequest) -> int:
-        if not plan.stream:
+    def _group_of(self, flight: Flight) -> int:
+        if not flight.stream:
             return 0
-        key = f"{plan.phase}/{length_class(plan.prompt_tokens)}"
-        index = self._gap_index.get(key, -1)
+        groups = self._gap_index.get(flight.phase)
+        if groups is None:
+            groups = self._gap_index[flight.phase] = [-1, -1, -1]
+        prompt_tokens = flight.planned_prompt_tokens
+        length = 0 if prompt_tokens < SHORT_BELOW_TOKENS else 2 if prompt_tokens > LONG_ABOVE_TOKENS else 1
+        index = groups[length]
         if index < 0:
-            index = self._gap_index[key] = len(self._gap_groups)
-            self._gap_groups.append(self.gaps.of(plan.phase, plan.prompt_tokens).counts)
+            index = groups[length] = len(self._gap_groups)
+            self._gap_groups.append(self.gaps.of(flight.phase, prompt_tokens).counts)
         return index
 
 

@@ -97,3 +97,9 @@ def test_impossible_pulses_are_refused_in_one_sentence(pulse_s: float, first_s: 
     with pytest.raises(BadInputError, match="pulse") as caught:
         pulsed(base, 5, pulse_s, first_s, every_s)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "gamma"])
+@pytest.mark.parametrize("rate", [0.0, 5e-324, 1e-300])
+def test_a_rate_as_good_as_zero_sends_nothing(arrivals: str, rate: float) -> None:
+    assert one(arrivals, rate, 10.0, burstiness=2.0 if arrivals == "gamma" else 1.0) == []

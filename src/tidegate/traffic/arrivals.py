@@ -6,10 +6,15 @@ come from a stream of their own, so changing one phase leaves the others' times 
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidegate.errors import BadInputError
 from tidegate.rng import Stream, Streams
 from tidegate.spec.traffic import PhaseSpec
 from tidegate.traffic.record import PhaseMark
+
+_NEVER: Final = 1e-9
+"""Fewer expected arrivals than this are none; dividing by so small a rate would overflow."""
 
 
 def marks_of(phases: list[PhaseSpec]) -> list[PhaseMark]:
@@ -33,7 +38,7 @@ def send_times(phases: list[PhaseSpec], streams: Streams) -> list[tuple[float, s
 
 def phase_offsets(phase: PhaseSpec, stream: Stream) -> list[float]:
     """Send times of one phase, in seconds since its start, all below its duration."""
-    if phase.rate == 0:
+    if phase.rate * phase.duration_s < _NEVER:
         return []
     if phase.arrivals == "constant":
         return _constant(phase.rate, phase.duration_s)

@@ -29,6 +29,9 @@ COMMANDS: Final = {
     "simulate": "Run a cluster and its traffic in the twin, on a virtual clock.",
     "lint": "Check launch scripts of vLLM and SGLang, and mend them.",
     "fit": "Whether a model fits a GPU: weights, KV tokens, headroom.",
+    "doctor": "Symptom, cause and fix from logs, metric pages and configuration.",
+    "freeze": "Write tidegate.lock: what runs, and the evidence for it.",
+    "diff": "Compare two locks, or a lock with the defaults.",
     "demo": "Emulated cluster, gateway, a peak, default vs frozen, a report.",
 }
 

@@ -50,8 +50,8 @@ class HttpServer:
                 f"cannot listen on {host}:{port}: {reason}", hint="choose another port, or stop what holds this one"
             ) from exc
         self._ticker = loop.call_later(TICK_S, self._tick)
-        sockets: Any = self._server.sockets  # a tuple in asyncio, a list in uvloop
-        bound: int = sockets[0].getsockname()[1]
+        server: Any = self._server  # its sockets are a tuple in asyncio and a list in uvloop
+        bound: int = server.sockets[0].getsockname()[1]
         return bound
 
     def _tick(self) -> None:

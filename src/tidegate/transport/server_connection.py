@@ -269,13 +269,17 @@ class ServerConnection(asyncio.Protocol):
         self._stage = BODY
         exchange.complete = exchange.content_length == 0
         self._application.on_head(exchange)
-        if self._exchange is not exchange:
+        if not self._under_way(exchange):
             return
         if exchange.complete:
             self._request_done(exchange)
         elif exchange.expects_continue and not exchange.started:
             exchange.expects_continue = False
             self._transport.write(CONTINUE)
+
+    def _under_way(self, exchange: Exchange) -> bool:
+        """Whether it is still this connection's; any call of the application may have ended it."""
+        return self._exchange is exchange
 
     def _parse(self, head: bytes) -> Exchange:
         """A head's exchange. Raises `HeadProblem`."""

@@ -1,7 +1,7 @@
 """Builds the package; with TIDEGATE_COMPILE=1 the pure rooms are compiled by mypyc.
 
 Everything else is in pyproject.toml. What gets compiled follows a rule, not a list: every module of `policy`,
-`wire` and `twin` except packages' `__init__`, `twin/emulate` (it does I/O) and modules that define a
+`wire` and `twin` (and `ALSO`) except packages' `__init__`, `twin/emulate` (it does I/O) and modules that define a
 `msgspec.Struct` (a metaclass mypyc cannot make native).
 """
 
@@ -16,6 +16,8 @@ from setuptools import Extension, setup
 SOURCE = Path("src/tidegate")
 COMPILED_ROOMS = ("policy", "wire", "twin")
 INTERPRETED_PACKAGES = ("emulate",)
+ALSO = ("traffic/histogram.py",)
+"""Pure modules of other rooms that the twin calls once a step."""
 
 
 def defines_struct(source: Path) -> bool:
@@ -28,6 +30,7 @@ def defines_struct(source: Path) -> bool:
 def compilable() -> list[str]:
     """Paths of the modules to compile, sorted."""
     files = [path for room in COMPILED_ROOMS for path in (SOURCE / room).rglob("*.py")]
+    files += [SOURCE / name for name in ALSO]
     return sorted(
         str(path)
         for path in files

@@ -44,7 +44,7 @@ class Instance:
     """One engine server in the ledger. Claims are made and released by `Attempt`s only."""
 
     __slots__ = (
-        "block_tokens", "capacity_blocks", "in_flight", "kind", "long_tokens", "model", "name", "other_blocks",
+        "block_tokens", "capacity_blocks", "in_flight", "kind", "load", "long_tokens", "model", "name", "other_blocks",
         "own_blocks", "prefill_rate", "prefill_tokens", "sample", "sampled_s", "state", "url",
     )  # fmt: skip
 
@@ -66,6 +66,9 @@ class Instance:
         """Those of them that belong to long prompts."""
         self.prefill_rate = PrefillRate()
         self.other_blocks = 0.0
+        self.load = 0.0
+        """Active KV blocks plus queued prefill, in blocks, as of the last sample: what routing compares. Renewed with
+        each change, because every routing decision reads all of them."""
         self.sampled_s = -1.0
         self.sample: EngineSample | None = None
 
@@ -86,17 +89,20 @@ class Instance:
         self.prefill_tokens += prompt_tokens
         if long:
             self.long_tokens += prompt_tokens
+        self._weigh()
 
     def prefilled(self, prompt_tokens: int, long: bool) -> None:
         """A prompt no longer counts as prefill."""
         self.prefill_tokens -= prompt_tokens
         if long:
             self.long_tokens -= prompt_tokens
+        self._weigh()
 
     def release(self, blocks: int) -> None:
         """Gives an attempt's slot and KV claim back; its prefill is given back by `prefilled`."""
         self.in_flight -= 1
         self.own_blocks -= blocks
+        self._weigh()
 
     def sampled(self, sample: EngineSample, now: float) -> None:
         """Takes a scrape in."""
@@ -111,6 +117,16 @@ class Instance:
             self.other_blocks = 0.0
         else:
             self.other_blocks = max(0.0, used * self.capacity_blocks - self.own_blocks)
+        self._weigh()
+
+    def load_at(self, now: float) -> float:
+        """`load`, with what others hold fading as the sample ages."""
+        if self.other_blocks == 0.0 or now - self.sampled_s <= STALE_AFTER_S:
+            return self.load
+        return self.active_blocks(now) + self.prefill_tokens / self.block_tokens
+
+    def _weigh(self) -> None:
+        self.load = self.own_blocks + self.other_blocks + float(self.prefill_tokens) / float(self.block_tokens)
 
     def active_blocks(self, now: float) -> float:
         """KV blocks in use or spoken for, as far as this gateway knows at `now`."""

@@ -71,9 +71,8 @@ class Router:
         return admission.has_room(instance, ticket, now)
 
     def _score(self, instance: Instance, now: float) -> float:
-        load = instance.active_blocks(now) + instance.prefill_tokens / instance.block_tokens
-        capacity = instance.capacity_blocks if instance.capacity_blocks > 0 else self._assumed_capacity
-        return load / capacity
+        capacity = float(instance.capacity_blocks) if instance.capacity_blocks > 0 else self._assumed_capacity
+        return instance.load_at(now) / capacity
 
     def capacity_learned(self) -> None:
         """An instance told its KV capacity: renews what is assumed of those that have not."""

@@ -335,6 +335,12 @@ class Shell:
         self._flights.pop(ticket.id, None)
         self._ended += 1
         self._recorder.ended(flight, ticket.outcome, now)
+        # Request, ticket and sequence name one another; cut, they go at once instead of when a collector finds them.
+        flight.ticket = None
+        flight.attempt = None
+        if flight.seq is not None:
+            flight.seq.context = None
+            flight.seq = None
 
     def _reschedule(self, server: Server, now: float) -> None:
         """After an arrival or abort: the step under way may end earlier, or an idle engine may begin."""

@@ -106,8 +106,8 @@ def test_every_symptom_can_be_told_from_a_line_that_holds_its_trigger() -> None:
 def test_fragmentation_is_told_apart_from_plain_shortage() -> None:
     line = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.15 GiB. GPU 0 has a total capacity of"
-        " 79.18 GiB of which 1.06 GiB is free. Of the allocated memory 70.10 GiB is allocated by PyTorch, and {} is reserved by"
-        " PyTorch but unallocated. If reserved but unallocated memory is large try setting ...\n"
+        " 79.18 GiB of which 1.06 GiB is free. Of the allocated memory 70.10 GiB is allocated by PyTorch, and {} is"
+        " reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting ...\n"
     )
     found = of_log(line.format("6.20 GiB"))
     assert "6.2 GiB were reserved" in only(found, "memory-fragmented").cause

@@ -96,8 +96,8 @@ def test_an_engine_that_is_none_is_refused(text: str) -> None:
 def test_every_replacement_a_note_names_exists_today(engine: str) -> None:
     options = table(engine).options(table(engine).newest)
     for name, change in notes(engine).options.items():
-        for word in change.to.split():
-            assert not word.startswith("--") or options.find(word.partition("=")[0]), f"{name} → {word}"
+        for word in re.findall(r"--[a-z][\w.-]*", f"{change.to} {change.suggest}"):
+            assert options.find(word) or word == name, f"{name} → {word}"
     metrics = table(engine).file.metrics
     for name, metric in notes(engine).metrics.items():
         assert not metric.to or {metric.to, metric.to.removesuffix("_total")} & set(metrics), name

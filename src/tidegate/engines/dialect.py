@@ -27,18 +27,18 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
-    """What SIGTERM does."""
+    """What SIGTERM does. None: nobody looked."""
 
-    drain_option: str
+    drain_option: str = ""
     """The option that makes the engine wait for streams; empty where there is none."""
-    waits_by_default: bool
-    accepts_while_draining: bool
+    waits_by_default: bool | None = None
+    accepts_while_draining: bool | None = None
     """New requests are taken, and prolong the drain."""
-    bounded: bool
+    bounded: bool | None = None
     """Whether the process ends by itself within a known time."""
-    exit_code_tells: bool
+    exit_code_tells: bool | None = None
     """Whether a non-zero exit code follows every failure; vLLM exits 0 when its engine died."""
-    orphans: bool
+    orphans: bool | None = None
     """Whether SIGKILL of the front leaves processes that hold GPUs."""
 
 
@@ -48,7 +48,7 @@ class ErrorShape:
 
     body: str
     in_stream: str
-    overload_status: int
+    overload_status: int | None = None
     checks_context_before_headers: bool = True
 
 
@@ -67,8 +67,8 @@ class Dialect:
     probe: Probe
     shutdown: Shutdown
     errors: ErrorShape
-    lower_priority_first: bool = True
-    """Order of the `priority` field: vLLM runs lower numbers first, SGLang higher ones."""
+    lower_priority_first: bool | None = None
+    """Order of the `priority` field: vLLM runs lower numbers first, SGLang higher ones; None: it has none."""
 
 
 DIALECTS: Final[dict[str, Dialect]] = {
@@ -88,6 +88,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
             orphans=True,
         ),
         errors=ErrorShape(body="error.message", in_stream="error.message", overload_status=503),
+        lower_priority_first=True,
     ),
     "sglang": Dialect(
         # SGLang's /health generates a token and takes a second; /ping only reads flags.
@@ -95,12 +96,9 @@ DIALECTS: Final[dict[str, Dialect]] = {
         checks_model_name=False,
         probe=Probe(alive_path="/ping", timeout_s=2.0, lies_when=("it still warms up (0.5.17)", "the scheduler hangs")),
         shutdown=Shutdown(
-            drain_option="",
             waits_by_default=True,
             accepts_while_draining=True,
             bounded=False,
-            exit_code_tells=False,
-            orphans=True,
         ),
         errors=ErrorShape(body="message", in_stream="error.message", overload_status=503),
         lower_priority_first=False,
@@ -111,15 +109,8 @@ DIALECTS: Final[dict[str, Dialect]] = {
         checks_model_name=False,
         reuses_connections=False,
         probe=Probe(alive_path="/health", timeout_s=2.0),
-        shutdown=Shutdown(
-            drain_option="",
-            waits_by_default=False,
-            accepts_while_draining=False,
-            bounded=True,
-            exit_code_tells=True,
-            orphans=False,
-        ),
-        errors=ErrorShape(body="error.message", in_stream="error.message", overload_status=503),
+        shutdown=Shutdown(),
+        errors=ErrorShape(body="error.message", in_stream="error.message"),
     ),
 }
 """By `EngineProfile.kind`."""

@@ -104,8 +104,8 @@ def _drains(one: Dialect) -> str:
     return _yes(one.shutdown.waits_by_default)
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _yes(value: bool | None) -> str:
+    return "not known" if value is None else "yes" if value else "no"
 
 
 def _engine(engine: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.clock import ManualClock
 from tidegate.errors import Outcome
 from tidegate.spec import TenantSpec
 from tidegate.testing.house import House, chat, post, spec_of
@@ -502,16 +503,26 @@ def test_two_gateways_in_one_process_know_nothing_of_each_other(house: House) ->
     assert other.gateway.server.statistics.requests == 0
 
 
-def test_a_defect_costs_one_request_and_leaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(spec_of(instances=1))
+class FailingClock(ManualClock):
+    """Fails once when told to, as a defect anywhere under the gateway would."""
 
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError
+    fails = False
 
-    monkeypatch.setattr(house.gateway, "answered_badly", fail)
+    def now(self) -> float:
+        if self.fails:
+            self.fails = False
+            raise ZeroDivisionError
+        return super().now()
+
+
+def test_a_defect_costs_one_request_and_leaks_nothing() -> None:
+    clock = FailingClock(100.0)
+    house = House(spec_of(instances=1), clock)
     client = house.ask()
+    clock.fails = True
     house.asked[0].answer(b"{}", status=500)
     house.wire.pump()
+    assert not clock.fails
     assert client.received.startswith(b"HTTP/1.1 5")
     assert house.at_rest()
 

@@ -34,9 +34,9 @@ def chat(extra: bytes = b"") -> bytes:
 class House:
     """The gateway, its clients and its engines."""
 
-    def __init__(self, spec: ClusterSpec | None = None) -> None:
+    def __init__(self, spec: ClusterSpec | None = None, clock: ManualClock | None = None) -> None:
         self.spec = spec or spec_of()
-        self.clock = ManualClock(100.0)
+        self.clock = clock or ManualClock(100.0)
         self.wire = MemoryWire()
         self.network = MemoryNetwork(self.wire)
         self.decisions: list[Decision] = []

@@ -16,10 +16,13 @@ from tidegate.twin.cost import StepCost
 from tidegate.twin.instance import Instance
 from tidegate.twin.kv import Run
 from tidegate.twin.sequence import ABORTED, DECODE, FINISHED, PREFILL, WAITING, Sequence, StepResult
+from tidegate.twin.sglang import SglangInstance
 from tidegate.twin.steplog import StepLog
 
 SLO_ITL_S = 0.012
 SMALL = EngineProfile(step_tokens=256, max_sequences=16, context_tokens=1024)
+SMALL_SGLANG = EngineProfile(kind="sglang", step_tokens=256, max_sequences=16, context_tokens=1024)
+KINDS = (Instance, SglangInstance)
 COST = StepCost.for_profile(SMALL)
 Event = tuple[float, str, int]
 
@@ -63,9 +66,11 @@ def decoding_from(engine: Instance) -> float:
 class Drive:
     """Plays arrivals and aborts against an instance, by steps or by leaps, and notes every event."""
 
-    def __init__(self, leap: bool, capacity_tokens: int) -> None:
+    def __init__(self, leap: bool, capacity_tokens: int, kind: type[Instance] = Instance) -> None:
         self.counts = Histogram()
-        self.engine = instance(capacity_tokens, StepLog([self.counts.counts], SLO_ITL_S))
+        profile = SMALL if kind is Instance else SMALL_SGLANG
+        log = StepLog([self.counts.counts], SLO_ITL_S)
+        self.engine = kind("engine-1", profile, COST, log, capacity_tokens=capacity_tokens)
         self.leap = leap
         self.events: list[Event] = []
         self.token_times: dict[int, list[float]] = {}
@@ -117,12 +122,13 @@ JOB = st.tuples(
 JOBS = st.lists(JOB, min_size=1, max_size=30)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @given(JOBS, st.integers(64, 400).map(lambda blocks: blocks * 16))
 @settings(max_examples=150)
 def test_leaping_gives_the_same_events_as_stepping(
-    jobs: list[tuple[float, int, int, tuple[int, ...], float]], capacity_tokens: int
+    kind: type[Instance], jobs: list[tuple[float, int, int, tuple[int, ...], float]], capacity_tokens: int
 ) -> None:
-    stepped, leapt = Drive(False, capacity_tokens), Drive(True, capacity_tokens)
+    stepped, leapt = Drive(False, capacity_tokens, kind), Drive(True, capacity_tokens, kind)
     stepped.play(jobs)
     leapt.play(jobs)
     assert stepped.events == leapt.events
@@ -137,11 +143,12 @@ def test_leaping_gives_the_same_events_as_stepping(
     assert a.model_flops == pytest.approx(b.model_flops)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @given(JOBS, st.integers(64, 400).map(lambda blocks: blocks * 16))
 def test_everybody_ends_and_everything_is_given_back(
-    jobs: list[tuple[float, int, int, tuple[int, ...], float]], capacity_tokens: int
+    kind: type[Instance], jobs: list[tuple[float, int, int, tuple[int, ...], float]], capacity_tokens: int
 ) -> None:
-    drive = Drive(True, capacity_tokens)
+    drive = Drive(True, capacity_tokens, kind)
     drive.play(jobs)
     for seq, job in zip(drive.sequences, jobs, strict=True):
         assert seq.state == FINISHED or (seq.state == ABORTED and job[4] >= 0)
@@ -151,11 +158,12 @@ def test_everybody_ends_and_everything_is_given_back(
     assert (seen.running, seen.waiting, seen.kv_used_blocks) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @given(JOBS, st.integers(64, 400).map(lambda blocks: blocks * 16))
 def test_the_gaps_counted_are_those_a_reader_would_measure(
-    jobs: list[tuple[float, int, int, tuple[int, ...], float]], capacity_tokens: int
+    kind: type[Instance], jobs: list[tuple[float, int, int, tuple[int, ...], float]], capacity_tokens: int
 ) -> None:
-    drive = Drive(False, capacity_tokens)
+    drive = Drive(False, capacity_tokens, kind)
     drive.play(jobs)
     read = Histogram()
     unread = 0

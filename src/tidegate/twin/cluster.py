@@ -113,6 +113,6 @@ def _instance_record(server: Server, observed_s: float) -> InstanceRecord:
 
 def _notes(spec: ClusterSpec) -> list[str]:
     notes = ["simulated: step times are sums of measured kernels, uncalibrated; no network, no CPU time of the server"]
-    if any(pool.engine.kind != "vllm" for pool in spec.pools):
-        notes.append("every engine is scheduled as vLLM V1 would, whatever its kind; only step times are its own")
+    if any(pool.engine.kind == "llamacpp" for pool in spec.pools):
+        notes.append("llama.cpp is scheduled as vLLM V1 would; only step times are its own")
     return notes

@@ -93,6 +93,12 @@ class Holdings:
             self.pool.disown(seq.leftover)
             seq.leftover = None
 
+    def cached_tokens(self, seq: Sequence) -> int:
+        """Tokens of `seq`'s prompt that are cached now."""
+        if not self.prefix_cache or not seq.prefix_hashes:
+            return 0
+        return self._cached_prefix(seq)[0] * seq.prefix_block_tokens
+
     def _cached_prefix(self, seq: Sequence) -> tuple[int, int]:
         """How many leading prefix runs are cached, and how many of their blocks are free now."""
         most = min(len(seq.prefix_hashes), (seq.target_tokens - 1) // seq.prefix_block_tokens)

@@ -37,9 +37,9 @@ class Instance:
     """See the module's docstring. `now` never goes back; a step begun must be finished before the next."""
 
     __slots__ = (
-        "_aborting", "_block_tokens", "_chunk_seqs", "_chunk_tokens", "_context_sum", "_decoding", "_duration_s",
-        "_finishes", "_holdings", "_list_tokens", "_log", "_max_sequences", "_need", "_new_tokens", "_order",
-        "_partial", "_preempted", "_running", "_serial", "_start_s", "_step_pairs", "_step_tokens", "_steps",
+        "_aborting", "_batch", "_block_tokens", "_chunk_seqs", "_chunk_tokens", "_context_sum", "_decoding",
+        "_duration_s", "_finishes", "_holdings", "_list_tokens", "_log", "_max_sequences", "_need", "_new_tokens",
+        "_order", "_partial", "_preempted", "_running", "_serial", "_start_s", "_step_pairs", "_step_tokens", "_steps",
         "_stretch", "_tick", "_total", "_waiting", "_waiting_count", "cost", "in_step", "name", "pool", "profile",
         "step_end_s",
     )  # fmt: skip
@@ -82,6 +82,8 @@ class Instance:
         self._partial: Sequence | None = None
         """The running prompt that is half computed. The budget it exhausted kept others out, so it is the newest."""
         self._decoding = 0
+        self._batch = 0
+        """Those of them that the step under way decodes: all, but for engines that prefill and decode in turns."""
         self._context_sum = 0
         """Tokens in KV of all decoding sequences."""
         self._need: list[int] = [0] * profile.block_tokens
@@ -152,7 +154,7 @@ class Instance:
     def finish_step(self) -> StepResult:
         """Finishes the step or leap under way, at `step_end_s`."""
         result = StepResult()
-        end_s, steps, decoding = self.step_end_s, self._steps, self._decoding
+        end_s, steps, decoding = self.step_end_s, self._steps, self._batch
         self.in_step = False
         self.step_end_s = -1.0
         if self._preempted:
@@ -161,9 +163,10 @@ class Instance:
         if decoding > 0:
             if self._list_tokens:
                 result.tokens = [s for s in self._order if s.state == DECODE and not s.aborting]
-            self._account_decodes(steps, decoding)
+            self._account_decodes(steps, decoding, end_s)
         self._account_step(steps, end_s)
-        self._tick += steps
+        if decoding == self._decoding:
+            self._tick += steps
         if decoding > 0:
             self._finish_decodes(result)
         if self._chunk_seqs:
@@ -213,6 +216,7 @@ class Instance:
         self._schedule(now)
         self.in_step = True
         self._start_s = now
+        self._batch = self._decoding
         if self._chunk_seqs:
             self._begin_prefill(now)
         else:
@@ -221,7 +225,7 @@ class Instance:
         return self.step_end_s
 
     def _begin_prefill(self, now: float) -> None:
-        batch = self._decoding
+        batch = self._batch
         mean = (self._context_sum + batch) / batch if batch > 0 else 0.0
         self._steps = 1
         self._stretch.valid = False
@@ -369,7 +373,7 @@ class Instance:
 
     # --- finishing a step -------------------------------------------------------------------------------------
 
-    def _account_decodes(self, steps: int, decoding: int) -> None:
+    def _account_decodes(self, steps: int, decoding: int, end_s: float) -> None:
         """The decode side of the step under way: blocks, context, counters, gaps."""
         total = self._total
         tokens = steps * decoding
@@ -380,13 +384,17 @@ class Instance:
             if self._log is not None:
                 self._log.steps(self._duration_s, 0.0, 0, 1, self._tick)
             return
-        stretch = self._stretch
         if steps > 1:
             self.pool.take(self._blocks_needed(steps - 1))
             self._note_peak(self.pool.used)
         if self._log is not None:
-            self._log.steps(stretch.step_s, stretch.rise_s, stretch.done, steps, self._tick)
-        stretch.done += steps
+            self._log_decodes(self._log, steps, end_s)
+        self._stretch.done += steps
+
+    def _log_decodes(self, log: StepLog, steps: int, end_s: float) -> None:
+        """Steps of the stretch under way are gaps of all who decode."""
+        stretch = self._stretch
+        log.steps(stretch.step_s, stretch.rise_s, stretch.done, steps, self._tick)
 
     def _account_step(self, steps: int, end_s: float) -> None:
         total = self._total
@@ -427,12 +435,18 @@ class Instance:
         seq.generated_tokens += 1
         self._total.output_tokens += 1
         if seq.generated_tokens < seq.output_tokens:
-            self._enter_decode(seq, end_s)
+            self._sampled(seq, end_s)
             return
         if self._log is not None and seq.last_token_s >= 0.0:
             self._log.gap(seq, end_s - seq.last_token_s)
         result.finished.append(seq)
         self._leave(seq, FINISHED)
+
+    def _sampled(self, seq: Sequence, end_s: float) -> None:
+        """The token that a computed prompt gave came out at `end_s`; more will follow."""
+        self._enter_decode(seq)
+        if self._log is not None:
+            self._log.enter(seq, end_s, self._tick)
 
     def _finish_aborts(self) -> None:
         for seq in self._aborting:
@@ -440,7 +454,7 @@ class Instance:
                 self._leave(seq, ABORTED)
         self._aborting = []
 
-    def _enter_decode(self, seq: Sequence, now: float) -> None:
+    def _enter_decode(self, seq: Sequence) -> None:
         tick, tokens = self._tick, seq.computed_tokens
         seq.state = DECODE
         seq.start_tick = tick
@@ -450,8 +464,6 @@ class Instance:
         self._decoding += 1
         self._context_sum += tokens
         self._stretch.valid = False
-        if self._log is not None:
-            self._log.enter(seq, now)
 
     def _leave_decode(self, seq: Sequence) -> None:
         """Brings `seq` up to date and takes it out of the decoding batch."""
@@ -481,8 +493,8 @@ class Instance:
 
 
 def check_startable(name: str, profile: EngineProfile, kv_tokens: int) -> None:
-    """Raises `BadInputError` for settings with which vLLM would not start."""
-    if profile.step_tokens < profile.max_sequences:
+    """Raises `BadInputError` for settings with which the engine would not start."""
+    if profile.kind != "sglang" and profile.step_tokens < profile.max_sequences:
         raise BadInputError(
             f"{name}: step_tokens {profile.step_tokens} is below max_sequences {profile.max_sequences}",
             hint="every running sequence needs one token of a step's budget; raise the one or lower the other",

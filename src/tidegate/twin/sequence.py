@@ -31,8 +31,9 @@ class Sequence:
 
     __slots__ = (
         "aborting", "blocks", "computed_tokens", "context", "gap_count", "gaps_over_slo", "generated_tokens", "group",
-        "key", "last_tick", "last_token_s", "leftover", "longest_gap_s", "output_tokens", "over_mark", "preemptions",
-        "prefix_block_tokens", "prefix_hashes", "prompt_tokens", "registered", "runs", "serial", "start_tick", "state",
+        "key", "last_tick", "last_token_s", "leftover", "log_tick", "longest_gap_s", "output_tokens", "over_mark",
+        "preemptions", "prefix_block_tokens", "prefix_hashes", "prompt_tokens", "registered", "runs", "serial",
+        "start_tick", "state",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,8 @@ class Sequence:
         self.leftover: Run | None = None
         """What a preemption gave back and may still be there."""
         self.start_tick = 0
+        self.log_tick = 0
+        """First tick whose step's duration is one of its gaps."""
         self.last_tick = -1
         self.preemptions = 0
         self.last_token_s = -1.0

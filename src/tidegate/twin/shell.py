@@ -21,6 +21,7 @@ from tidegate.traffic.gappool import LONG_ABOVE_TOKENS, SHORT_BELOW_TOKENS, GapP
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import RequestRecord
 from tidegate.twin.cost import Calibration, StepCost
+from tidegate.twin.engine import engine_of
 from tidegate.twin.flight import Flight
 from tidegate.twin.instance import Instance
 from tidegate.twin.kernel import BEGIN, CANCEL, SCRAPE, STEP_END, TICK, Kernel
@@ -175,7 +176,7 @@ class Shell:
             cost = StepCost.for_profile(pool.engine, calibration)
             for ledger in self.gate.pools[pool.model].instances:
                 log = StepLog(self._gap_groups, slo_s)
-                instance = Instance(ledger.name, pool.engine, cost, log, False, capacity_tokens)
+                instance = engine_of(ledger.name, pool.engine, cost, log, False, capacity_tokens)
                 server = Server(instance, ledger)
                 self.servers.append(server)
                 self._by_name[ledger.name] = server

@@ -31,25 +31,26 @@ class StepLog:
         self._long_ticks: list[int] = []
         self._long_s: list[float] = []
 
-    def enter(self, seq: Sequence, now: float) -> None:
-        """`seq` begins to decode: its newest token came at `now`, at the end of a step."""
+    def enter(self, seq: Sequence, now: float, tick: int) -> None:
+        """`seq` begins to decode: its newest token came at `now`, and steps from `tick` on are gaps of its own."""
         while seq.group >= len(self._active):
             self._active.append(0)
         self._active[seq.group] += 1
         if self._active[seq.group] == 1:
             self._active_groups.append(seq.group)
         seq.over_mark = self._over
+        seq.log_tick = tick
         if seq.last_token_s >= 0.0:
             self.gap(seq, now - seq.last_token_s)
 
     def leave(self, seq: Sequence, tick: int) -> None:
-        """`seq` stops decoding after steps `seq.start_tick` … `tick` − 1."""
+        """`seq` stops decoding after steps `seq.log_tick` … `tick` − 1."""
         self._active[seq.group] -= 1
         if self._active[seq.group] == 0:
             self._active_groups.remove(seq.group)
-        seq.gap_count += tick - seq.start_tick
+        seq.gap_count += tick - seq.log_tick
         seq.gaps_over_slo += self._over - seq.over_mark
-        seq.longest_gap_s = max(seq.longest_gap_s, self._longest_since(seq.start_tick))
+        seq.longest_gap_s = max(seq.longest_gap_s, self._longest_since(seq.log_tick))
         if not self._active_groups:
             self._long_ticks.clear()
             self._long_s.clear()

@@ -1,8 +1,8 @@
-"""Builds the package; with TIDEGATE_COMPILE=1 the pure rooms are compiled by mypyc.
+"""Builds the package; with TIDEGATE_COMPILE=1 the pure rooms and the data path are compiled by mypyc.
 
 Everything else is in pyproject.toml. What gets compiled follows a rule, not a list: every module of `policy`,
-`wire` and `twin` (and `ALSO`) except packages' `__init__`, `twin/emulate` (it does I/O) and modules that define a
-`msgspec.Struct` (a metaclass mypyc cannot make native).
+`wire`, `twin` and `transport` (and `ALSO`) except packages' `__init__`, `twin/emulate` (it does I/O) and modules that
+define a `msgspec.Struct` (a metaclass mypyc cannot make native).
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 SOURCE = Path("src/tidegate")
-COMPILED_ROOMS = ("policy", "wire", "twin")
+COMPILED_ROOMS = ("policy", "wire", "twin", "transport")
 INTERPRETED_PACKAGES = ("emulate",)
-ALSO = ("traffic/histogram.py",)
-"""Pure modules of other rooms that the twin calls once a step."""
+ALSO = (
+    "traffic/histogram.py",
+    "gateway/endpoints.py",
+    "gateway/flight.py",
+    "gateway/shell.py",
+    "gateway/stream.py",
+    "gateway/tenants.py",
+    "observe/buckets.py",
+    "observe/meters.py",
+)
+"""What the twin calls once a step, and what the gateway calls once a request or chunk."""
 
 
 def defines_struct(source: Path) -> bool:

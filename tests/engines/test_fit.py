@@ -74,11 +74,11 @@ GPT_OSS_120B = {
     ("config", "published"),
     [
         (LLAMA_8B, 8.03e9), (LLAMA_70B, 70.55e9), (MISTRAL_7B, 7.24e9), (MIXTRAL, 46.70e9), (QWEN2_7B, 7.62e9),
-        (QWEN3_32B, 32.76e9), (QWEN3_30B_A3B, 30.53e9), (DEEPSEEK_V3, 671.0e9), (GPT_OSS_120B, 116.8e9),
+        (QWEN3_32B, 32.76e9), (QWEN3_30B_A3B, 30.53e9), (DEEPSEEK_V3, 671.03e9), (GPT_OSS_120B, 116.8e9),
     ],
 )  # fmt: skip
 def test_parameters_are_the_published_ones(config: dict[str, Any], published: float) -> None:
-    assert read_shape(config).parameters == pytest.approx(published, rel=0.005)
+    assert read_shape(config).parameters == pytest.approx(published, rel=0.001)
 
 
 def measured_kv_tokens(page: Path) -> int:
@@ -111,9 +111,15 @@ def test_kv_tokens_are_those_sglang_had_on_one_h200(shared_dir: Path) -> None:
     assert match is not None
     profile = LaunchProfile(kind="sglang", memory_fraction=0.88, block_tokens=1)
     found = fit(read_shape(LLAMA_8B), find_gpu("H200"), profile)
-    assert found.kv_tokens == pytest.approx(int(match.group(1)), rel=KV_TOLERANCE)
+    assert found.kv_tokens == pytest.approx(int(match.group(1)), rel=0.002), "SGLang's share has no estimate in it"
     beside = (found.headroom_bytes + found.activation_bytes) / GIB
     assert beside == pytest.approx(float(match.group(2)), rel=0.05)
+
+
+@pytest.mark.parametrize(("gpus", "heads"), [(1, 8), (2, 4), (8, 1), (16, 1)])
+def test_kv_heads_are_divided_and_copied_when_there_are_more_gpus(gpus: int, heads: int) -> None:
+    found = fit(read_shape(LLAMA_70B), find_gpu("B200"), LaunchProfile(gpus=gpus, kv_cache="fp8"))
+    assert found.kv_bytes_per_token == 80 * 2 * heads * 128
 
 
 def test_latent_attention_and_sliding_windows_keep_little() -> None:

@@ -63,6 +63,7 @@ def test_a_profile_can_cross_to_the_other_engine() -> None:
     assert list(made.argv[made.argv.index("--kv-cache-dtype") :][:2]) == ["--kv-cache-dtype", "fp8_e4m3"]
     assert not [name for name in made.env if name.startswith("VLLM_")]
     assert said(made, "VLLM_WORKER_MULTIPROC_METHOD belongs to another engine")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in made.env
     assert said(made, "swap_gib")
 
 

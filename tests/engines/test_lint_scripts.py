@@ -57,6 +57,7 @@ def only(report: Report, rule: str) -> Finding:
         ("vllm serve m stray --port 1", "word-unexpected", "vllm serve m --port 1"),
         ("vllm serve m --speculative-config '{\"a\": '", "value-wrong", "vllm serve m --speculative-config '{\"a\": '"),
         ("vllm serve m --compilation-config.cudagraph_mode NONE -O3 -tp 2", "", ""),
+        ("vllm serve --use-v2-block-manager m", "option-removed", "vllm serve m"),
         ("vllm serve m --worker-use-ray", "option-renamed", "vllm serve m --distributed-executor-backend ray"),
     ],
 )  # fmt: skip
@@ -112,6 +113,12 @@ exec vllm serve "$MODEL" -tp $TP "${ARGS[@]}" $EXTRA ${MORE_ARGS} --max-model-le
     assert "--swap-space" not in report.fixed
     assert 'EXTRA="--max-num-seqs 8"' in report.fixed
     assert any("running shell" in remark for remark in report.remarks)
+
+
+def test_an_option_and_its_value_from_different_places_go_each_from_its_own() -> None:
+    report = lint('OLD=(--swap-space)\nvllm serve m "${OLD[@]}" 4 --port 1\n')
+    assert rules(report) == ["option-removed"]
+    assert report.fixed == 'OLD=()\nvllm serve m "${OLD[@]}" --port 1\n'
 
 
 def test_here_documents_comments_and_quotes_are_not_commands() -> None:

@@ -132,6 +132,36 @@ def test_the_packaged_file_is_written_as_the_learner_writes_it(engine: str, repo
     assert path.read_text("utf-8") == learn.text_of(table(engine).file)
 
 
+HELP = """\
+usage: x [-h] [--one ONE]
+
+options:
+  --one ONE, -o ONE     A value.
+                        On two lines. (default: 1)
+  --many M [M ...]      Several. (default: [])
+  --maybe [M]           One or none. (default: None)
+  --on, --no-on         A switch. (default: True)
+  --enable-x, --disable-x
+                        A switch of the newer style. (default: False)
+  --parser {a,b} or name registered in --plugin
+                        Prose behind the choices. (default: None)
+  --kind ['c', 'd']     Choices of the newer style. (default: c)
+"""
+
+
+def test_every_form_of_entry() -> None:
+    found = [(one.names, one.off, one.arity, one.choices, one.open_choices, one.default) for one in parse_help(HELP)]
+    assert found == [
+        (("--one", "-o"), (), "one", (), False, "1"),
+        (("--many",), (), "many", (), False, "[]"),
+        (("--maybe",), (), "optional", (), False, "None"),
+        (("--on",), ("--no-on",), "none", (), False, "True"),
+        (("--enable-x",), ("--disable-x",), "none", (), False, "False"),
+        (("--parser",), (), "one", ("a", "b"), True, "None"),
+        (("--kind",), (), "one", ("c", "d"), True, "c"),
+    ]
+
+
 @given(st.text(max_size=300))
 def test_any_text_is_a_help_text_or_refused(text: str) -> None:
     try:

@@ -29,7 +29,7 @@ def apply(source: str, edits: Iterable[Edit]) -> str:
     """`source` with all edits done; of two that overlap the first one counts."""
     done: list[str] = []
     at = 0
-    for edit in sorted(set(edits), key=lambda one: (one.start, one.end)):
+    for edit in sorted(dict.fromkeys(edits), key=lambda one: (one.start, one.end)):
         if edit.start < at:
             continue
         done += [source[at : edit.start], edit.text]

@@ -325,6 +325,22 @@ def test_no_text_is_too_broken_to_read(text: str) -> None:
     assert all(one.line >= 1 and one.column >= 1 for one in report.findings)
 
 
+@given(st.text(alphabet="kind: args:\n- [{}],\"'|>&*a b--swap-space 4 vllm serve", max_size=120))
+def test_no_manifest_is_too_broken_to_read(text: str) -> None:
+    manifest = f"kind: Pod\nspec:\n  containers:\n    - command: [vllm, serve, m]\n{text}\n"
+    try:
+        report = lint(manifest, "x.yaml")
+    except TidegateError:
+        return
+    assert report.judged == ("vllm 0.33.0",)
+
+
+def test_aliases_do_not_multiply() -> None:
+    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 20))
+    manifest = f"l0: &l0 {{command: [vllm, serve, m, --swap-space, '4']}}\n{levels}"
+    assert rules(lint(manifest, "x.yaml")) == ["option-removed"]
+
+
 def run(*words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "tidegate", "lint", *words]
     return subprocess.run(line, input=text, capture_output=True, text=True, timeout=60, check=False)

@@ -24,15 +24,21 @@ _DEEPEST: Final = 60
 class _Place:
     """What the mappings above a container say of it."""
 
-    __slots__ = ("depth", "grace_s", "kubernetes")
+    __slots__ = ("depth", "grace_s", "kubernetes", "visited")
 
-    def __init__(self, depth: int = 0, grace_s: float | None = None, kubernetes: bool = False) -> None:
-        self.depth = depth
-        self.grace_s = grace_s
-        self.kubernetes = kubernetes
+    def __init__(self, visited: set[int]) -> None:
+        self.depth = 0
+        self.grace_s: float | None = None
+        self.kubernetes = False
+        self.visited = visited
+        """Nodes seen in this document: aliases make a tree of a few lines endless."""
 
     def below(self) -> _Place:
-        return _Place(self.depth + 1, self.grace_s, self.kubernetes)
+        place = _Place(self.visited)
+        place.depth = self.depth + 1
+        place.grace_s = self.grace_s
+        place.kubernetes = self.kubernetes
+        return place
 
 
 def launches_in_yaml(source: str, name: str) -> list[FoundLaunch]:
@@ -49,7 +55,7 @@ def launches_in_yaml(source: str, name: str) -> list[FoundLaunch]:
         raise BadInputError(f"{name}: nested too deeply to be a manifest", hint="check the file") from None
     found: list[FoundLaunch] = []
     for document in documents:
-        for mapping, place in _candidates(document, _Place()):
+        for mapping, place in _candidates(document, _Place(set())):
             launch = _launch(source, mapping, place)
             if launch is not None:
                 found.append(launch)
@@ -57,8 +63,9 @@ def launches_in_yaml(source: str, name: str) -> list[FoundLaunch]:
 
 
 def _candidates(node: yaml.Node, place: _Place) -> Iterator[tuple[dict[str, yaml.Node], _Place]]:
-    if place.depth > _DEEPEST:
+    if place.depth > _DEEPEST or id(node) in place.visited:
         return
+    place.visited.add(id(node))
     below = place.below()
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
@@ -183,13 +190,12 @@ def _seconds(node: yaml.Node | None) -> float | None:
 
 
 def _mounts_shm(entries: dict[str, yaml.Node]) -> bool:
+    """Whether something is mounted at /dev/shm: Kubernetes' `volumeMounts`, compose's `volumes` and `tmpfs`."""
     mounts = entries.get("volumeMounts") or entries.get("volumes") or entries.get("tmpfs")
-    return mounts is not None and "/dev/shm" in _texts(mounts)
+    items = mounts.value if isinstance(mounts, yaml.SequenceNode) else [mounts]
+    texts = [_scalar(value) for item in items for value in (item, *_values(item))]
+    return any("/dev/shm" in text for text in texts)
 
 
-def _texts(node: yaml.Node) -> str:
-    if isinstance(node, yaml.ScalarNode):
-        return str(node.value)
-    if isinstance(node, yaml.MappingNode):
-        return " ".join(_texts(value) for _, value in node.value)
-    return " ".join(_texts(item) for item in node.value) if isinstance(node, yaml.SequenceNode) else ""
+def _values(node: yaml.Node | None) -> list[yaml.Node]:
+    return list(_entries(node).values()) if isinstance(node, yaml.MappingNode) else []

@@ -10,7 +10,7 @@ ARGS ?=
 
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 DEBIAN_PACKAGES := nginx-light curl
-DEV_EXTRAS := dev,report,engine-llamacpp
+DEV_EXTRAS := dev,report,tune,engine-llamacpp
 DEMO_EXTRAS_emulated := report
 DEMO_EXTRAS_llamacpp := report,engine-llamacpp
 DEMO_EXTRAS := $(DEMO_EXTRAS_$(ENGINE))

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "doctor": "Symptom, cause and fix from logs, metric pages and configuration.",
     "freeze": "Write tidegate.lock: what runs, and the evidence for it.",
     "diff": "Compare two locks, or a lock with the defaults.",
+    "tune": "Find the engine and gateway settings that keep the SLO.",
     "demo": "Emulated cluster, gateway, a peak, default vs frozen, a report.",
 }
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tidegate.errors import BadInputError
 from tidegate.spec import EngineProfile
-from tidegate.twin.cost import Calibration, StepCost
+from tidegate.twin.calibration import Calibration
+from tidegate.twin.cost import StepCost
 from tidegate.twin.steptable import available, find
 
 PROFILE = EngineProfile(step_tokens=16384)

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "load": "Drive open-loop traffic against an OpenAI-compatible endpoint.",
     "report": "Render one run, or compare two: table, JSON, one-file HTML.",
     "simulate": "Run a cluster and its traffic in the twin, on a virtual clock.",
+    "calibrate": "Fit the twin's few constants to measured runs of an engine.",
     "lint": "Check launch scripts of vLLM and SGLang, and mend them.",
     "fit": "Whether a model fits a GPU: weights, KV tokens, headroom.",
     "doctor": "Symptom, cause and fix from logs, metric pages and configuration.",

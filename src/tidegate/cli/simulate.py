@@ -15,6 +15,7 @@ from tidegate.spec import ClusterSpec, TraceSpec, TrafficSpec, load_spec
 from tidegate.traffic.figures import Figures, RunFigures, Spread, figures_of
 from tidegate.traffic.schedule import plan, planned_marks
 from tidegate.traffic.store import run_id, write_run
+from tidegate.twin.calibrationfile import read_calibration
 from tidegate.twin.cluster import simulate
 from tidegate.units import format_duration, parse_duration_s
 
@@ -27,6 +28,9 @@ def command(
     start: Annotated[str, typer.Option(help="Where in the trace to begin, as 5m.")] = "0s",
     duration: Annotated[str, typer.Option(help="How much of the trace to play, in its own time; all by default.")] = "",
     speed: Annotated[float, typer.Option(min=0.001, max=1000, help="Play the trace faster.")] = 1.0,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Constants that `tidegate calibrate` wrote; by default the bare tables.")
+    ] = None,
     no_admission: Annotated[bool, typer.Option("--no-admission", help="Forward every request at once.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, in base units.")] = False,
     out: Annotated[Path | None, typer.Option(help="Keep the run in a new folder below this one.")] = None,
@@ -46,6 +50,7 @@ def command(
         requests,
         admission=False if no_admission else None,
         marks=planned_marks(spec.traffic, requests),
+        calibration=None if calibration is None else read_calibration(calibration).calibration(),
         label=label,
         run_id=run_id(started_at, label),
         started_at=started_at,

@@ -12,7 +12,7 @@ from tidegate import __version__
 from tidegate.spec import ClusterSpec
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import InstanceRecord, PhaseMark, RunRecord
-from tidegate.twin.cost import Calibration
+from tidegate.twin.calibration import Calibration
 from tidegate.twin.shell import Progress, Server, Shell
 
 
@@ -85,7 +85,7 @@ def record_of(
         offered_per_s=offered,
         achieved_per_s=offered,
         versions={"tidegate": __version__, "step_table": shell.servers[0].instance.cost.describe()},
-        notes=_notes(spec),
+        notes=_notes(spec, shell.servers[0].instance.cost.calibration),
         hardware=f"{len(shell.servers)} × {engine.gpus} × {engine.hardware} (simulated)",
         gpu_hour_price=spec.cost.gpu_hour,
         currency=spec.cost.currency,
@@ -111,8 +111,10 @@ def _instance_record(server: Server, observed_s: float) -> InstanceRecord:
     )
 
 
-def _notes(spec: ClusterSpec) -> list[str]:
+def _notes(spec: ClusterSpec, calibration: Calibration) -> list[str]:
     notes = ["simulated: step times are sums of measured kernels, uncalibrated; no network, no CPU time of the server"]
+    if calibration.values() != Calibration().values():
+        notes = ["simulated: step times and the server's CPU time from tables and a calibration; no network"]
     if any(pool.engine.kind == "llamacpp" for pool in spec.pools):
         notes.append("llama.cpp is scheduled as vLLM V1 would; only step times are its own")
     return notes

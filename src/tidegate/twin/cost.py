@@ -10,7 +10,7 @@ A few tokens behind a very long prefix never cost less than decoding one token a
 token being made. All interpolation is linear in the raw values. Beyond the largest knot the last segment goes on,
 except that a chunk beyond the largest attended chunk is scaled by its query-key pairs.
 
-The tables are sums of kernels. `Calibration` holds what measured runs add; its default adds nothing.
+The tables are sums of kernels. `twin.calibration` holds what measured runs add; by default nothing.
 """
 
 from __future__ import annotations
@@ -20,28 +20,10 @@ from typing import Final
 
 from tidegate.errors import BadInputError
 from tidegate.spec import EngineProfile
+from tidegate.twin.calibration import Calibration as Calibration
 from tidegate.twin.steptable import Memory, StepTable, find
 
 UNBOUNDED: Final = 1e300
-
-
-class Calibration:
-    """Constants laid over the table: a pure decode step takes `decode_factor` × table + `decode_constant_s`; a step
-    that holds any prefill takes `prefill_factor` × table + `prefill_constant_s`."""
-
-    __slots__ = ("decode_constant_s", "decode_factor", "prefill_constant_s", "prefill_factor")
-
-    def __init__(
-        self,
-        decode_factor: float = 1.0,
-        decode_constant_s: float = 0.0,
-        prefill_factor: float = 1.0,
-        prefill_constant_s: float = 0.0,
-    ) -> None:
-        self.decode_factor = decode_factor
-        self.decode_constant_s = decode_constant_s
-        self.prefill_factor = prefill_factor
-        self.prefill_constant_s = prefill_constant_s
 
 
 class DecodeRow:
@@ -60,9 +42,10 @@ class StepCost:
     """The cost of one engine profile. Immutable but for its memo of decode rows; instances may share it."""
 
     __slots__ = (
-        "_attended", "_attended_cell", "_attended_share", "_attention", "_batch_knots", "_calibration", "_decode",
-        "_decode_linear", "_linear", "_prefix_knots", "_rows", "attention_flops", "context_knots",
-        "engine", "engine_version", "kv_capacity_tokens", "linear_flops", "logits_flops", "peak_flops_per_s",
+        "_attended", "_attended_cell", "_attended_share", "_attention", "_batch_knots", "_decode",
+        "_decode_linear", "_linear", "_prefix_knots", "_rows", "attention_flops", "calibration",
+        "context_knots", "engine", "engine_version", "kv_capacity_tokens", "linear_flops", "logits_flops",
+        "peak_flops_per_s", "step_tokens",
     )  # fmt: skip
 
     def __init__(self, table: StepTable, key: str, profile: EngineProfile, calibration: Calibration) -> None:
@@ -71,7 +54,8 @@ class StepCost:
         linear, attention = table.linear[config.linear], table.attention[config.attention]
         self.engine = table.engine
         self.engine_version = table.engine_version
-        self._calibration = calibration
+        self.calibration = calibration
+        self.step_tokens = profile.step_tokens
         most = profile.step_tokens + 1
         self._linear = expand(axes.tokens, _seconds(linear.prefill_linear_ms), most)
         self._decode_linear = expand(axes.decode_tokens, _seconds(linear.decode_linear_ms), profile.max_sequences + 1)
@@ -124,7 +108,8 @@ class StepCost:
         total = self._linear[new + batch] + self._prefill_attention_s(new, pairs)
         if batch > 0:
             total += interpolate(self.context_knots, self.decode_row(batch).attention_s, mean_context)
-        return self._calibration.prefill_factor * total + self._calibration.prefill_constant_s
+        fitted = self.calibration
+        return fitted.prefill_factor * total + fitted.prefill_constant_s + fitted.prefill_stream_s * batch
 
     def flops(self, tokens: int, pairs: float, sampled: int) -> float:
         """FLOPs of `tokens` processed, with `pairs` = Σ (new token × tokens it attends to), and `sampled` tokens."""
@@ -155,7 +140,8 @@ class StepCost:
         share = (batch - knots[cell]) / (knots[cell + 1] - knots[cell])
         low, high = self._decode[cell], self._decode[cell + 1]
         attention = [low[i] + (high[i] - low[i]) * share for i in range(len(low))]
-        factor, constant = self._calibration.decode_factor, self._calibration.decode_constant_s
+        factor = self.calibration.decode_factor
+        constant = self.calibration.decode_constant_s + self.calibration.decode_stream_s * batch
         linear = self._decode_linear[batch]
         return DecodeRow(attention, [factor * (linear + value) + constant for value in attention])
 

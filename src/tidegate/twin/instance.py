@@ -24,6 +24,7 @@ from heapq import heappop, heappush
 
 from tidegate.errors import BadInputError
 from tidegate.spec import EngineProfile
+from tidegate.twin.calibration import lag_after
 from tidegate.twin.cost import StepCost
 from tidegate.twin.counters import Statistics
 from tidegate.twin.holdings import Holdings
@@ -38,10 +39,10 @@ class Instance:
 
     __slots__ = (
         "_aborting", "_batch", "_block_tokens", "_chunk_seqs", "_chunk_tokens", "_context_sum", "_decoding",
-        "_duration_s", "_finishes", "_holdings", "_list_tokens", "_log", "_max_sequences", "_need", "_new_tokens",
-        "_order", "_partial", "_preempted", "_running", "_serial", "_start_s", "_step_pairs", "_step_tokens", "_steps",
-        "_stretch", "_tick", "_total", "_waiting", "_waiting_count", "cost", "in_step", "name", "pool", "profile",
-        "step_end_s",
+        "_duration_s", "_ended_s", "_finishes", "_holdings", "_lag_at_s", "_lag_rise_s", "_list_tokens", "_log",
+        "_max_sequences", "_need", "_new_tokens", "_order", "_partial", "_preempted", "_running", "_serial",
+        "_start_s", "_step_pairs", "_step_tokens", "_steps", "_stretch", "_tick", "_total", "_waiting",
+        "_waiting_count", "cost", "in_step", "lag_s", "name", "pool", "profile", "step_end_s",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +104,12 @@ class Instance:
         self._preempted: list[Sequence] = []
         self._aborting: list[Sequence] = []
         self._total = Statistics()
+        self.lag_s = 0.0
+        """How long after the end of the last step its last token reaches a reader."""
+        self._lag_at_s = 0.0
+        self._lag_rise_s = 0.0
+        """By how much the lag rose (or fell) with each step of the last step or leap."""
+        self._ended_s = 0.0
 
     # --- what callers do --------------------------------------------------------------------------------------
 
@@ -154,9 +161,14 @@ class Instance:
     def finish_step(self) -> StepResult:
         """Finishes the step or leap under way, at `step_end_s`."""
         result = StepResult()
-        end_s, steps, decoding = self.step_end_s, self._steps, self._batch
+        steps, decoding = self._steps, self._batch
+        self._ended_s = self.step_end_s
         self.in_step = False
         self.step_end_s = -1.0
+        end_s = self._ended_s
+        if self.cost.calibration.front_chunk_s > 0.0:
+            self._fall_behind(steps, decoding)
+            end_s += self.lag_s
         if self._preempted:
             result.preempted = self._preempted
             self._preempted = []
@@ -164,7 +176,7 @@ class Instance:
             if self._list_tokens:
                 result.tokens = [s for s in self._order if s.state == DECODE and not s.aborting]
             self._account_decodes(steps, decoding, end_s)
-        self._account_step(steps, end_s)
+        self._account_step(steps)
         if decoding == self._decoding:
             self._tick += steps
         if decoding > 0:
@@ -354,7 +366,7 @@ class Instance:
         seq = order[-1]
         if seq.state == DECODE:
             self._leave_decode(seq)
-            seq.last_token_s = now
+            seq.last_token_s = now + self.lag_s
         self._leave_batch(seq, self._holdings.prefix_cache)
         order.pop()
         seq.state = WAITING
@@ -382,7 +394,7 @@ class Instance:
         self._context_sum += tokens
         if self._chunk_seqs:
             if self._log is not None:
-                self._log.steps(self._duration_s, 0.0, 0, 1, self._tick)
+                self._log.steps(self._duration_s + self._lag_rise_s, 0.0, 0, 1, self._tick)
             return
         if steps > 1:
             self.pool.take(self._blocks_needed(steps - 1))
@@ -394,12 +406,26 @@ class Instance:
     def _log_decodes(self, log: StepLog, steps: int, end_s: float) -> None:
         """Steps of the stretch under way are gaps of all who decode."""
         stretch = self._stretch
-        log.steps(stretch.step_s, stretch.rise_s, stretch.done, steps, self._tick)
+        log.steps(stretch.step_s + self._lag_rise_s, stretch.rise_s, stretch.done, steps, self._tick)
 
-    def _account_step(self, steps: int, end_s: float) -> None:
+    def _fall_behind(self, steps: int, decoding: int) -> None:
+        """Moves the front end's lag to the end of the step or leap; what readers see of a gap grows by its rise."""
+        chunks = decoding
+        for index in range(len(self._chunk_seqs)):
+            seq = self._chunk_seqs[index]
+            if seq.computed_tokens + self._chunk_tokens[index] == seq.target_tokens:
+                chunks += 1
+        before_s = self.lag_s
+        elapsed_s = self._ended_s - self._lag_at_s
+        self.lag_s = lag_after(before_s, elapsed_s, steps, chunks * self.cost.calibration.front_chunk_s)
+        self._lag_at_s = self._ended_s
+        idle_s = elapsed_s - (self._ended_s - self._start_s)
+        self._lag_rise_s = (self.lag_s - max(0.0, before_s - idle_s)) / steps
+
+    def _account_step(self, steps: int) -> None:
         total = self._total
         total.steps += steps
-        total.busy_s += end_s - self._start_s
+        total.busy_s += self._ended_s - self._start_s
         if self._chunk_seqs:
             total.computed_tokens += self._new_tokens
             total.attended_pairs += self._step_pairs

@@ -4,8 +4,10 @@ Events at the same moment are taken by kind, then in the order they were pushed,
 The kinds' order has reasons:
 
     STEP_END   engine steps end first: what they free and deliver is known to every decision of this moment
+    DELIVER    what a slow front end of an engine held back reaches its readers
     CANCEL     clients that leave make room before others ask for it
     ARRIVAL    new requests
+    SUBMIT     requests that an engine's front end has read reach its scheduler
     SCRAPE     metrics, after the work of this moment, as an engine would report it
     TICK       time-outs, so that nothing times out that ended or was answered at this very moment
     BEGIN      engine steps begin last, so that a step sees everything that arrived by its start
@@ -19,11 +21,13 @@ from heapq import heappop, heappush
 from typing import Final
 
 STEP_END: Final = 0
-CANCEL: Final = 1
-ARRIVAL: Final = 2
-SCRAPE: Final = 3
-TICK: Final = 4
-BEGIN: Final = 5
+DELIVER: Final = 1
+CANCEL: Final = 2
+ARRIVAL: Final = 3
+SUBMIT: Final = 4
+SCRAPE: Final = 5
+TICK: Final = 6
+BEGIN: Final = 7
 
 Event = tuple[float, int, int, object]
 """(time in seconds, kind, sequence number, subject)."""

@@ -41,7 +41,7 @@ LPM_MOST_WAITING: Final = 128
 class SglangInstance(Instance):
     """See the module's docstring."""
 
-    __slots__ = ("_decoded_s", "_fresh", "_full", "_joining", "_longest_prefix", "_ratio", "_ratio_steps")
+    __slots__ = ("_decoded_s", "_fresh", "_full", "_joining", "_longest_prefix", "_ratio", "_ratio_steps", "_seen_s")
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class SglangInstance(Instance):
         """A prompt found no room; nobody is looked at until somebody ends."""
         self._decoded_s = -1.0
         """When the last decode step ended."""
+        self._seen_s = -1.0
+        """When its last token was seen."""
         self._ratio = FIRST_RATIO
         self._ratio_steps = 0
 
@@ -177,7 +179,7 @@ class SglangInstance(Instance):
                     chosen, least, longest, found = seq, generated, seq.prompt_tokens, True
         if chosen.state == DECODE:
             self._leave_decode(chosen)
-            chosen.last_token_s = self._decoded_s
+            chosen.last_token_s = self._seen_s
         self._leave_batch(chosen, self._holdings.prefix_cache)
         self._order.remove(chosen)
         chosen.state = WAITING
@@ -214,7 +216,8 @@ class SglangInstance(Instance):
     def _account_decodes(self, steps: int, decoding: int, end_s: float) -> None:
         super()._account_decodes(steps, decoding, end_s)
         self._ratio_steps += steps
-        self._decoded_s = end_s
+        self._decoded_s = self._ended_s
+        self._seen_s = end_s
         self._fresh = []
 
     def _log_decodes(self, log: StepLog, steps: int, end_s: float) -> None:
@@ -223,7 +226,7 @@ class SglangInstance(Instance):
             super()._log_decodes(log, steps, end_s)
             return
         if self._batch > len(fresh):
-            log.steps(end_s - self._decoded_s, 0.0, 0, 1, self._tick)
+            log.steps(end_s - self._seen_s, 0.0, 0, 1, self._tick)
         for seq in fresh:
             log.gap(seq, end_s - seq.last_token_s)
             seq.last_token_s = -1.0

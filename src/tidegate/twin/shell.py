@@ -20,11 +20,12 @@ from tidegate.spec import ClusterSpec, PoolSpec
 from tidegate.traffic.gappool import LONG_ABOVE_TOKENS, SHORT_BELOW_TOKENS, GapPool
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import RequestRecord
-from tidegate.twin.cost import Calibration, StepCost
+from tidegate.twin.calibration import Calibration
+from tidegate.twin.cost import StepCost
 from tidegate.twin.engine import engine_of
 from tidegate.twin.flight import Flight
 from tidegate.twin.instance import Instance
-from tidegate.twin.kernel import BEGIN, CANCEL, SCRAPE, STEP_END, TICK, Kernel
+from tidegate.twin.kernel import BEGIN, CANCEL, DELIVER, SCRAPE, STEP_END, SUBMIT, TICK, Kernel
 from tidegate.twin.recorder import Recorder, RecordList
 from tidegate.twin.sequence import DECODE, Sequence, StepResult
 from tidegate.twin.source import ListSource, Source
@@ -160,6 +161,12 @@ class Shell:
             assert isinstance(subject, Server)
             subject.beginning = False
             self._begin(subject, at_s)
+        elif kind == DELIVER:
+            assert isinstance(subject, StepResult)
+            self._deliver(subject, at_s)
+        elif kind == SUBMIT:
+            assert isinstance(subject, Attempt)
+            self._submit(subject, at_s)
         elif kind == TICK:
             self._tick(at_s)
         elif kind == SCRAPE:
@@ -213,7 +220,11 @@ class Shell:
         instance = server.instance
         if not instance.in_step or instance.step_end_s != now:
             return  # brought forward by an arrival or an abort, and taken then
-        self._deliver(instance.finish_step(), now)
+        result = instance.finish_step()
+        if instance.lag_s > 0.0 and (result.first or result.finished):
+            self._kernel.push(now + instance.lag_s, DELIVER, result)
+        else:
+            self._deliver(result, now)
         arriving = self._next
         if self._kernel.alone() and (arriving is None or arriving.at_s > now):
             self._begin(server, now)
@@ -233,14 +244,16 @@ class Shell:
     def _deliver(self, result: StepResult, now: float) -> None:
         for seq in result.first:
             flight = seq.context
-            assert isinstance(flight, Flight)
+            if not isinstance(flight, Flight) or flight.seq is not seq:
+                continue  # its request ended or moved on while the front end was behind
             flight.first_s = now
             flight.status = ENGINE_ANSWERED_OK
             if flight.stream and flight.attempt is not None:
                 self._execute(self.gate.first_token(flight.attempt, now), now)
         for seq in result.finished:
             flight = seq.context
-            assert isinstance(flight, Flight)
+            if not isinstance(flight, Flight) or flight.seq is not seq:
+                continue
             self._finish(flight, seq, now)
 
     def _finish(self, flight: Flight, seq: Sequence, now: float) -> None:
@@ -308,6 +321,19 @@ class Shell:
             self._execute(self.gate.answered_badly(attempt, ENGINE_REFUSED_STATUS, None, now), now)
             return
         self._flights[attempt.ticket.id] = flight
+        fitted = instance.cost.calibration
+        ingest_s = fitted.ingest_s + fitted.ingest_token_s * flight.planned_prompt_tokens
+        if ingest_s > 0.0:
+            self._kernel.push(now + ingest_s, SUBMIT, attempt)
+        else:
+            self._submit(attempt, now)
+
+    def _submit(self, attempt: Attempt, now: float) -> None:
+        flight = attempt.ticket.context
+        assert isinstance(flight, Flight)
+        if flight.attempt is not attempt:
+            return  # it left before the engine's scheduler saw it
+        server = self._by_name[attempt.instance.name]
         seq = Sequence(
             attempt.ticket.id,
             flight.planned_prompt_tokens,
@@ -318,7 +344,7 @@ class Shell:
             flight.group,
         )
         flight.seq = seq
-        instance.submit(seq, now)
+        server.instance.submit(seq, now)
         self._reschedule(server, now)
 
     def _stop(self, flight: Flight, now: float) -> None:

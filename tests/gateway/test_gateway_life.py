@@ -86,13 +86,18 @@ def test_every_request_without_an_id_gets_its_own(house: House) -> None:
     assert len(ids) == 3
 
 
-@given(cuts=st.lists(st.integers(1, 60), max_size=40), crlf=st.booleans())
-def test_a_stream_is_untouched_however_it_is_split(cuts: list[int], crlf: bool) -> None:
+@given(cuts=st.lists(st.integers(1, 60), max_size=40), crlf=st.booleans(), asked=st.booleans())
+def test_a_stream_is_untouched_however_it_is_split(cuts: list[int], crlf: bool, asked: bool) -> None:
+    """But for the usage event, which a client gets that asked for it, and no other."""
     house = House()
-    client, engine = house.stream()
+    client = house.ask(b',"stream":true' + (b',"stream_options":{"include_usage":true}' if asked else b""))
+    engine = house.asked[-1]
+    assert json.loads(engine.body)["stream_options"] == {"include_usage": True}
+    engine.start_stream()
+    house.wire.pump()
     text = ROLE + WORD * 3 + b": ping\n\n" + LAST + USAGE + DONE
-    whole = text.replace(b"\n", b"\r\n") if crlf else text
-    rest = whole
+    rest = text.replace(b"\n", b"\r\n") if crlf else text
+    whole = rest if asked else rest.replace(USAGE.replace(b"\n", b"\r\n") if crlf else USAGE, b"")
     for cut in cuts:
         engine.piece(rest[:cut]) if rest[:cut] else None
         rest = rest[cut:]
@@ -106,6 +111,22 @@ def test_a_stream_is_untouched_however_it_is_split(cuts: list[int], crlf: bool) 
     assert house.ended(Outcome.COMPLETED) == 1
     assert house.gateway.meters.by_model["m"].prompt_tokens == 7
     assert house.at_rest()
+
+
+def test_asking_for_usage_leaves_the_rest_of_the_body_as_the_client_wrote_it(house: House) -> None:
+    written = (
+        b'  {"model":"m", "seed" : 1e0, "messages":[{"role":"user","content":"\\u6f6e \xe6\xbd\xae"}],"stream":true }'
+    )
+    client = house.client()
+    client.send(post(written))
+    house.wire.pump()
+    assert house.asked[-1].body == b'{"stream_options":{"include_usage":true},' + written.strip()[1:]
+
+
+@pytest.mark.parametrize("extra", [b"", b',"stream":true,"stream_options":{"include_usage":false}'])
+def test_a_body_that_says_what_it_wants_is_passed_on_as_it_is(house: House, extra: bytes) -> None:
+    house.ask(extra)
+    assert house.asked[-1].body == chat(extra)
 
 
 def _event_prefixes(whole: bytes) -> set[bytes]:

@@ -266,6 +266,15 @@ def test_first_token_and_gap_have_patience_of_their_own() -> None:
     ]
 
 
+def test_a_whole_answer_may_take_as_long_as_a_stream_in_all() -> None:
+    g = gate(timeouts={"first_token_s": 5.0, "gap_s": 5.0, "total_s": 50.0})
+    asked = head()
+    asked.stream = False
+    g.open(asked, 0.0)
+    assert [w for n in range(1, 50) for w in words(g.tick(float(n)))] == []
+    assert words(g.tick(50.0))[1] == "refuse 1 engine_timeout"
+
+
 def test_a_stream_that_makes_progress_is_not_timed_out() -> None:
     g = gate(timeouts={"first_token_s": 5.0, "gap_s": 5.0, "total_s": 500.0})
     attempt = attempt_of(g.open(head(), 0.0))

@@ -54,13 +54,16 @@ def kept(journal: list[bytes], data: bytes, bound_bytes: int) -> list[bytes] | N
     return journal
 
 
+ASK_FOR_USAGE: Final = b'{"stream_options":{"include_usage":true},'
+
+
 class Flight:
     """See the module's docstring. It is the ticket's `context`, the exchange's and the sink of its calls."""
 
     __slots__ = (
         "_call", "_gateway", "_headers", "_held", "_held_bytes", "_journal", "_relay", "_state", "_status", "attempt",
-        "body", "defect", "exchange", "meters", "more", "path", "reason", "request_id", "tenant", "ticket",
-        "told_status", "usage",
+        "body", "defect", "exchange", "hides_usage", "meters", "more", "path", "reason", "request_id", "tenant",
+        "ticket", "told_status", "usage",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, exchange: Exchange, tenant: Tenant, path: str, request_id: bytes) -> None:
@@ -81,6 +84,8 @@ class Flight:
         self.usage: Usage | None = None
         self.defect = False
         """Tidegate itself failed on it."""
+        self.hides_usage = False
+        """The client did not ask for a usage chunk: the engine is asked for one all the same, and it is kept back."""
         self._call: Call | None = None
         self._state = WAITING
         self._journal: list[bytes] | None = None
@@ -113,7 +118,13 @@ class Flight:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._relay: EventRelay | None = None
-        body = self.body
+        body: bytes | tuple[bytes, bytes] = self.body
+        length = len(self.body)
+        if self.hides_usage:
+            # A splice into the raw bytes: whatever the client wrote stays as it wrote it.
+            opened = self.body.index(b"{") + 1
+            body = (ASK_FOR_USAGE, self.body[opened:])
+            length += len(ASK_FOR_USAGE) - opened
         if b"connection" in exchange.named:
             lines = head_lines(passed_on(exchange.headers, dropped))
         else:
@@ -123,7 +134,7 @@ class Flight:
             upstream.host,
             lines,
             self.request_id,
-            len(body),
+            length,
         )
         self._call = upstream.pool.call(head, body, self)
         if not exchange.writable:
@@ -156,7 +167,7 @@ class Flight:
         for name, value in headers:
             if name == b"content-type" and value.startswith(b"text/event-stream"):
                 self._state = PRELUDE
-                self._relay = EventRelay(self.path in TOKEN_PATHS)
+                self._relay = EventRelay(self.path in TOKEN_PATHS, self.hides_usage)
 
     def on_answer_body(self, call: Call, data: bytes) -> None:
         relay = self._relay
@@ -197,7 +208,9 @@ class Flight:
             return
         if self._state == STREAMING:
             self._gateway.progress(self, relay.meter(block))
-            self.exchange.send(block)
+            shown = relay.shown(block)
+            if shown:
+                self.exchange.send(shown)
             return
         tokens = relay.starts(block)
         if tokens:

@@ -176,6 +176,7 @@ class Gateway:
             self._refuse_body(flight, exc)
             return
         flight.meters = self.meters.of(request.model)
+        flight.hides_usage = request.stream and request.stream_options is None and flight.path in endpoints.TOKEN_PATHS
         head = Head(
             request.model,
             flight.tenant.name,
@@ -184,7 +185,7 @@ class Gateway:
             request.output_limit,
             -1,
             flight.tenant.priority,
-            bool(request.stream),
+            request.stream,
         )
         self._execute(self.gate.open(head, self.now(), flight))
 

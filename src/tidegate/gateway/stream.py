@@ -17,6 +17,7 @@ from tidegate.wire.sse import (
     finish_reason,
     first_content,
     is_done,
+    is_usage_only,
     usage_of,
 )
 
@@ -31,13 +32,17 @@ def split(block: bytes) -> list[bytes]:
 
 
 class EventRelay:
-    """The state of one stream. `understood`: its chunks are OpenAI's, so that tokens can be told from the rest."""
+    """The state of one stream. `understood`: its chunks are OpenAI's, so that tokens can be told from the rest.
+
+    `hides_usage`: its closing usage chunk was asked for by the gateway alone, and is read but not shown.
+    """
 
     __slots__ = (
         "_before",
         "_earlier",
         "_fast_blocks",
         "_held",
+        "_hides_usage",
         "_last",
         "_understood",
         "error_seen",
@@ -45,8 +50,9 @@ class EventRelay:
         "prelude",
     )
 
-    def __init__(self, understood: bool) -> None:
+    def __init__(self, understood: bool, hides_usage: bool = False) -> None:
         self._understood = understood
+        self._hides_usage = hides_usage
         self._held: list[bytes] = []
         self.prelude = b""
         """Whole events before the first token."""
@@ -86,7 +92,7 @@ class EventRelay:
     def starts(self, block: bytes) -> int:
         """Before the first token: adds `block` to the prelude; the tokens in it, 0 while there is none."""
         tokens = self._tokens(block)
-        self.prelude += block
+        self.prelude += self.shown(block)
         self._remember(block)
         if tokens == 0 and len(self.prelude) > MAX_PRELUDE_BYTES:
             return 1
@@ -103,11 +109,19 @@ class EventRelay:
         −1 for anything else, which is left to `whole` and `meter`."""
         if self._held or not data.endswith(b"\n\n") or not data.startswith(b"data: {") or b'"error"' in data:
             return -1
+        if self._hides_usage and b'"usage":{' in data:
+            return -1
         self._earlier = self._before
         self._before = self._last
         self._last = data
         self._fast_blocks += 1
         return data.count(b"\n\ndata: {") + 1
+
+    def shown(self, block: bytes) -> bytes:
+        """What the client gets of a block."""
+        if not self._hides_usage or b'"usage"' not in block:
+            return block
+        return b"".join(event for event in split(block) if not is_usage_only(event))
 
     def meter(self, block: bytes) -> int:
         """After the first token: the token-carrying events in an unusual `block`."""

@@ -391,7 +391,9 @@ class Gate:
             if now - attempt.started_s >= limits.total_s:
                 return refusals.stream_broken(name, f"longer than {limits.total_s:.0f} s in all")
             return None
-        if now - attempt.started_s >= min(limits.first_token_s, limits.total_s):
+        # A whole answer comes as late as its last token.
+        patience_s = limits.first_token_s if attempt.ticket.head.stream else limits.total_s
+        if now - attempt.started_s >= min(patience_s, limits.total_s):
             return refusals.engine_timeout(name, now - attempt.started_s)
         return None
 

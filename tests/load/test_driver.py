@@ -339,11 +339,17 @@ def test_a_target_that_is_not_there_is_said_before_the_run() -> None:
 
 
 def test_a_stopped_run_is_a_record_marked_interrupted() -> None:
+    stopper: list[Callable[[], None]] = []
+
+    def stop_at_first_record(stage: str, driver: Driver, planned: int) -> None:
+        if driver.records:
+            stopper[0]()
+
     async def scenario() -> Any:
         server = HttpServer(Engine({3: hang}))
         port = await server.start("127.0.0.1", 0)
-        run = LoadRun(job_for(port, [*plans_of(3, 4), PlannedRequest(2, 60.0, 20, 3)], []))
-        asyncio.get_running_loop().call_later(0.3, run.stop)
+        run = LoadRun(job_for(port, [*plans_of(3, 4), PlannedRequest(2, 60.0, 20, 3)], []), stop_at_first_record)
+        stopper.append(run.stop)
         try:
             return await run.run()
         finally:

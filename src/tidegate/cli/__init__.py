@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "freeze": "Write tidegate.lock: what runs, and the evidence for it.",
     "diff": "Compare two locks, or a lock with the defaults.",
     "tune": "Find the engine and gateway settings that keep the SLO.",
+    "render": "Launch scripts, systemd units and scrape configuration from the lock.",
     "demo": "Emulated cluster, gateway, a peak, default vs frozen, a report.",
 }
 

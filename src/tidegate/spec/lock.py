@@ -40,6 +40,11 @@ Version = Annotated[
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$", extra={"expects": "a version like 0.33.0"}),
 ]
 
+EnvLine = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=.{0,4000}$", extra={"expects": "an environment variable as NAME=value"}),
+]
+
 
 class LockedFiles(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Digests of what the engine loads; null where nobody has looked."""
@@ -86,7 +91,7 @@ class LockedEngine(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """What it runs on."""
     options: list[Text] = []
     """Its command line, an option with its value to a line; address and port are the instances' own."""
-    env: list[Text] = []
+    env: list[EnvLine] = []
     """Environment variables, as NAME=value."""
     defaults: list[Text] = []
     """What this version does unasked, for options that decide memory and scheduling and are not set."""

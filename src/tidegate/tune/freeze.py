@@ -6,6 +6,7 @@ comes from the dialect of the engine's version, so that the lock holds the words
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable
@@ -53,13 +54,16 @@ def freeze(spec: ClusterSpec, known: dict[str, Known], *, written: str, evidence
     missing = [pool.model for pool in spec.pools if pool.model not in known]
     if missing:
         raise BadInputError(f"no engine version is known for {', '.join(missing)}", hint="add --engine vllm==0.33.0")
-    engines = [locked_engine(pool, known[pool.model]) for pool in spec.pools]
+    drain_s = math.ceil(spec.gateway.drain_s)
+    engines = [locked_engine(pool, known[pool.model], drain_s) for pool in spec.pools]
     return make_lock(spec, engines, written=written, by=BY, evidence=evidence)
 
 
-def locked_engine(pool: PoolSpec, known: Known) -> LockedEngine:
-    """How one pool is launched."""
+def locked_engine(pool: PoolSpec, known: Known, drain_s: int) -> LockedEngine:
+    """How one pool is launched. vLLM is told to let streams go on for `drain_s` after SIGTERM; SGLang does unasked."""
     profile = of_pool(pool.engine, known.path or pool.model)
+    if profile.kind == "vllm":
+        profile = msgspec.structs.replace(profile, drain_s=drain_s)
     if known.path and known.path != pool.model:
         profile = msgspec.structs.replace(profile, served_name=pool.model)
     engines = table(profile.kind)

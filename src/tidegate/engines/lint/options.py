@@ -14,6 +14,8 @@ from tidegate.engines.notes import Change
 from tidegate.engines.optiontable import table
 
 _CLOSE_ENOUGH: Final = 0.82
+_SLIP: Final = 0.93
+"""Likeness from which another name is a slip of the pen: one or two letters."""
 
 
 def judge_names(context: Context) -> None:
@@ -34,7 +36,7 @@ def judge_names(context: Context) -> None:
                 word.start,
                 f"{word.text!r} belongs to no option",
                 why="the parser stops with: unrecognized arguments",
-                edits=edit.remove(context.source, context.launch, [word]),
+                advice="remove it, or give it the option it belongs to",
             )
 
 
@@ -149,14 +151,18 @@ def _changed(context: Context, use: Use, change: Change | None) -> None:
 
 
 def _never(context: Context, use: Use) -> None:
-    names = [name for name, option in context.options.options.items() if option.kind != "off" and name[:2] == "--"]
-    close = difflib.get_close_matches(use.name.replace("_", "-"), names, 1, _CLOSE_ENOUGH)
+    """No version ever had it: only an obvious slip of the pen is mended, because dropping it may drop a safeguard."""
+    name = use.name.replace("_", "-")
+    names = [one for one, option in context.options.options.items() if option.kind != "off" and one[:2] == "--"]
+    close = difflib.get_close_matches(name, names, 1, _CLOSE_ENOUGH)
     if close:
+        slip = difflib.SequenceMatcher(None, name, close[0]).ratio() >= _SLIP
         context.say(
             "option-misspelt",
             use.word.start,
             f"{context.options.label} has no {use.name}; did you mean {close[0]}?",
-            edits=[_renamed(context, use, close[0])],
+            advice="" if slip else "decide which option is meant",
+            edits=[_renamed(context, use, close[0])] if slip else [],
         )
         return
     context.say(
@@ -164,7 +170,7 @@ def _never(context: Context, use: Use) -> None:
         use.word.start,
         f"{use.name} exists in no recorded version of {context.options.engine}",
         why=f"the parser stops with: unrecognized arguments: {use.name}",
-        edits=_gone(context, use),
+        advice="remove it, or find out what it was meant to do",
     )
 
 

@@ -20,6 +20,8 @@ _KINDS: Final = {
     "size": (_SIZE, "a whole number, or one like 8k"),
     "size_or_auto": (re.compile(_SIZE.pattern + r"|auto"), "a whole number, one like 8k, or auto"),
 }
+_SLIP: Final = 0.8
+"""Likeness from which another value is a slip of the pen and mended; less alike ones are only suggested."""
 _FRACTIONS: Final = ("--gpu-memory-utilization", "--mem-fraction-static")
 _COUNTS: Final = (
     "--tensor-parallel-size", "--tp-size", "--max-num-seqs", "--max-running-requests", "--max-num-batched-tokens",
@@ -78,6 +80,7 @@ def _json(context: Context, use: Use, value: str) -> None:
 
 def _choice(context: Context, use: Use, option: Option, value: str) -> None:
     close = difflib.get_close_matches(value, option.choices, 1, 0.6)
+    slip = bool(close) and difflib.SequenceMatcher(None, value, close[0]).ratio() >= _SLIP
     listed = ", ".join(option.choices[:12]) + (", …" if len(option.choices) > 12 else "")
     meant = f"; did you mean {close[0]}?" if close else ""
     context.say(
@@ -85,7 +88,7 @@ def _choice(context: Context, use: Use, option: Option, value: str) -> None:
         use.word.start,
         f"{use.name} {value} is not one of its values{meant}",
         advice=f"values: {listed}",
-        edits=_with_value(context, use, close[0]) if close and not option.open else [],
+        edits=_with_value(context, use, close[0]) if slip and not option.open else [],
     )
 
 

@@ -24,14 +24,19 @@ def command(
     json_log: Annotated[bool, typer.Option("--json-log", help="Log lines as JSON.")] = False,
     access_log: Annotated[bool, typer.Option(help="One log line per request.")] = True,
 ) -> ExitCode:
-    """Run the gateway until SIGTERM or Ctrl-C: the first drains, the second ends at once."""
+    """Run the gateway until SIGTERM or Ctrl-C: the first drains, the second ends at once.
+
+    SIGHUP reads the document again and takes its tenants over: keys, limits, weights and classes.
+    """
     signals = StopSignals()
     # The rest loads only now, so that a signal during the load is not lost.
     from tidegate.gateway.process import run
     from tidegate.spec import load_spec
 
-    spec = with_addresses(load_spec(config), listen, admin)
-    return run(spec, signals, json_log=json_log, log_requests=access_log)
+    def read() -> ClusterSpec:
+        return with_addresses(load_spec(config), listen, admin)
+
+    return run(read(), signals, json_log=json_log, log_requests=access_log, reread=read)
 
 
 def with_addresses(spec: ClusterSpec, listen: str, admin: str) -> ClusterSpec:

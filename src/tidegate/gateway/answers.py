@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from tidegate.errors import Outcome
+from tidegate.policy.limit import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Standing
 from tidegate.policy.ticket import Refusal
 from tidegate.wire.http import JSON, Headers
 from tidegate.wire.openai import error_body, error_event
@@ -22,6 +23,8 @@ _KINDS: Final = {
     405: "invalid_request_error",
     429: "rate_limit_error",
 }
+
+_LIMIT_NAMES: Final = {REQUESTS: b"requests", INPUT_TOKENS: b"tokens", OUTPUT_TOKENS: b"output-tokens"}
 
 UNAUTHORIZED: Final = Refusal(
     Outcome.UNAUTHORIZED, 401, "invalid_api_key", "The API key is missing or not known here.", False
@@ -81,3 +84,14 @@ def model_body(model: str) -> bytes:
 def model_list(models: list[str]) -> bytes:
     """The body of `GET /v1/models`."""
     return msgspec.json.encode({"object": "list", "data": [model_entry(model) for model in models]})
+
+
+def limit_headers(standings: list[Standing]) -> Headers:
+    """OpenAI's `x-ratelimit-*`, for each limit that applies: `requests`, `tokens` (the prompt's), `output-tokens`."""
+    headers: Headers = []
+    for standing in standings:
+        name = _LIMIT_NAMES[standing.limit]
+        headers.append((b"x-ratelimit-limit-%b" % name, b"%d" % standing.per_minute))
+        headers.append((b"x-ratelimit-remaining-%b" % name, b"%d" % standing.remaining))
+        headers.append((b"x-ratelimit-reset-%b" % name, b"%.3gs" % standing.reset_s))
+    return headers

@@ -62,7 +62,7 @@ class Flight:
 
     __slots__ = (
         "_call", "_gateway", "_headers", "_held", "_held_bytes", "_journal", "_relay", "_state", "_status", "attempt",
-        "body", "defect", "exchange", "hides_usage", "meters", "more", "path", "reason", "request_id", "tenant",
+        "body", "defect", "exchange", "hides_usage", "meters", "model", "more", "path", "reason", "request_id", "tenant",
         "ticket", "told_status", "usage",
     )  # fmt: skip
 
@@ -78,6 +78,8 @@ class Flight:
         self.ticket: Ticket | None = None
         self.attempt: Attempt | None = None
         self.meters: ModelMeters | None = None
+        self.model = ""
+        """What the client asked for; empty until the body was read."""
         self.told_status = 0
         """The status the client got; 0 while it has none."""
         self.reason = ""
@@ -298,7 +300,9 @@ class Flight:
             if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
                 headers = passed_on(headers, NOT_DOWNSTREAM)
                 break
-        return b"%bx-request-id: %b\r\n" % (passed_lines(headers, NOT_DOWNSTREAM), self.request_id)
+        lines = b"%bx-request-id: %b\r\n" % (passed_lines(headers, NOT_DOWNSTREAM), self.request_id)
+        limits = self._gateway.limit_headers(self)
+        return lines + head_lines(limits) if limits else lines
 
     # --- what the client is told ---
 
@@ -318,7 +322,8 @@ class Flight:
         self.reason = refusal.code
         if not self.exchange.started:
             self.told_status = refusal.status
-            self.exchange.respond(refusal.status, refusal_headers(refusal, self.request_id), refusal_body(refusal))
+            headers = refusal_headers(refusal, self.request_id) + self._gateway.limit_headers(self)
+            self.exchange.respond(refusal.status, headers, refusal_body(refusal))
         elif self._state == STREAMING:
             if self._relay is None or not self._relay.error_seen:
                 self.exchange.send(refusal_event(refusal))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import signal
 import sys
+from collections.abc import Callable
 from typing import Final, TextIO
 
 import uvloop
+from msgspec.structs import replace
 
-from tidegate.errors import ExitCode
+from tidegate.errors import BadInputError, ExitCode
 from tidegate.gateway.service import Service
 from tidegate.gateway.signals import StopSignals
 from tidegate.observe.accesslog import AccessLog
@@ -17,6 +21,8 @@ from tidegate.observe.logs import set_up
 from tidegate.spec import ClusterSpec
 
 GC_THRESHOLDS: Final = (50_000, 20, 20)
+
+logger = logging.getLogger("tidegate.gateway")
 
 
 def run(
@@ -26,25 +32,50 @@ def run(
     json_log: bool = False,
     log_requests: bool = True,
     journal_bytes: int = 0,
+    reread: Callable[[], ClusterSpec] | None = None,
 ) -> ExitCode:
-    """Runs a gateway until a signal. Raises `UnavailableError` when a port is taken."""
+    """Runs a gateway until a signal. Raises `UnavailableError` when a port is taken.
+
+    `reread` reads the cluster document again; SIGHUP then takes its tenants over.
+    """
     set_up(json_log)
     out: TextIO | None = sys.stderr if log_requests else None
-    return uvloop.run(_serve(spec, signals, AccessLog(out, json_log), journal_bytes))
+    return uvloop.run(_serve(spec, signals, AccessLog(out, json_log), journal_bytes, reread))
 
 
-async def _serve(spec: ClusterSpec, signals: StopSignals, access_log: AccessLog, journal_bytes: int) -> ExitCode:
+async def _serve(
+    spec: ClusterSpec,
+    signals: StopSignals,
+    access_log: AccessLog,
+    journal_bytes: int,
+    reread: Callable[[], ClusterSpec] | None,
+) -> ExitCode:
     stop, hurry = asyncio.Event(), asyncio.Event()
     signals.attach(asyncio.get_running_loop(), stop, hurry)
     service = Service(spec, access_log=access_log)
     service.gateway.journal_bytes = journal_bytes
     await service.start()
+    if reread is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, service, spec, reread)
     settle_collector()
     sys.stdout.write(_ready_line(service, spec) + "\n")
     sys.stdout.flush()
     await stop.wait()
     await service.stop(hurry)
     return ExitCode.INTERRUPTED if hurry.is_set() else ExitCode.OK
+
+
+def reload(service: Service, running: ClusterSpec, reread: Callable[[], ClusterSpec]) -> None:
+    """Takes the document's tenants over: keys, limits, weights, classes. A document that is wrong changes nothing."""
+    try:
+        found = reread()
+    except BadInputError as exc:
+        logger.error("reload refused, nothing changed: %s", exc.message)
+        return
+    service.gateway.renew_tenants(found.tenants)
+    logger.info("reloaded: %d tenants", len(found.tenants))
+    if replace(found, tenants=running.tenants) != running:
+        logger.warning("the document changed in more than its tenants; the rest takes effect at the next start")
 
 
 def settle_collector() -> None:

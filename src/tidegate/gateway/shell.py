@@ -26,11 +26,11 @@ from tidegate.policy import lifecycle
 from tidegate.policy.gate import TICK_S, Decision, Gate
 from tidegate.policy.ledger import EngineSample, Instance
 from tidegate.policy.ticket import Attempt, Cancel, Command, Head, Refusal, Refuse, Settle, Ticket, Usage
-from tidegate.spec import ClusterSpec
+from tidegate.spec import ClusterSpec, TenantSpec
 from tidegate.transport.exchange import Exchange
 from tidegate.transport.network import Network, SystemNetwork
 from tidegate.transport.server import HttpServer, Limits
-from tidegate.wire.http import JSON
+from tidegate.wire.http import JSON, Headers
 from tidegate.wire.openai import BadBody, decode_request
 
 __all__ = ["TICK_S", "Gateway"]
@@ -175,6 +175,7 @@ class Gateway:
         except BadBody as exc:
             self._refuse_body(flight, exc)
             return
+        flight.model = request.model
         flight.meters = self.meters.of(request.model)
         flight.hides_usage = request.stream and request.stream_options is None and flight.path in endpoints.TOKEN_PATHS
         head = Head(
@@ -195,6 +196,20 @@ class Gateway:
         headers = answers.refusal_headers(refusal, flight.request_id)
         self._forget(flight)
         flight.exchange.respond(problem.status, headers, problem.body())
+
+    def limit_headers(self, flight: Flight) -> Headers:
+        """How the limits of the flight's tenant stand; empty where it has none."""
+        limits = self.gate.limits
+        if not limits.any_set or not flight.model:
+            return []
+        return answers.limit_headers(limits.standings(flight.tenant.name, flight.model, self.now()))
+
+    def renew_tenants(self, tenants: list[TenantSpec]) -> None:
+        """Takes new keys, limits, weights and classes over; counters stay, and requests under way stay as they are."""
+        self.tenants = Tenants(tenants)
+        self._dropped = NOT_UPSTREAM if self.tenants.open_to_all else NOT_UPSTREAM | KEYS
+        self.meters.know_tenants(self.tenants.names)
+        self.gate.renew_tenants(tenants, self.now())
 
     # --- the engine's side: what flights report ---
 

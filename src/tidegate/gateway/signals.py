@@ -30,6 +30,8 @@ class StopSignals:
         self._flags: list[Flag] = []
         for number in NUMBERS:
             signal.signal(number, self._early)
+        # A request to reload that comes before anything is loaded has nothing to do, and must not end the process.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _early(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

@@ -67,5 +67,10 @@ class Meters:
         self.tick_lag_max_s = 0.0
         """The longest the event loop kept a tick waiting since the last scrape."""
 
+    def know_tenants(self, tenants: list[str]) -> None:
+        """Tenants of a renewed spec; the counters of those that went stay until the next start."""
+        for tenant in tenants:
+            self.tenant_tokens.setdefault(tenant, [0, 0, 0])
+
     def of(self, model: str) -> ModelMeters:
         return self.by_model.get(model) or self.by_model[OTHER]

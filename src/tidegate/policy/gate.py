@@ -33,7 +33,7 @@ from tidegate.policy.ticket import (
     Usage,
     Wait,
 )
-from tidegate.spec import ClusterSpec
+from tidegate.spec import ClusterSpec, TenantSpec
 
 TICK_S: Final = 0.1
 
@@ -202,6 +202,13 @@ class Gate:
             commands.append(Cancel(attempt))
             commands += self._fail(attempt, refusal, now)
         return self._decided("end_drain", now, commands)
+
+    def renew_tenants(self, tenants: list[TenantSpec], now: float) -> None:
+        """Takes new limits and weights over; what was spent and served stays counted."""
+        self.limits.renew(tenants, now)
+        weights = {tenant.name: tenant.weight for tenant in tenants}
+        for pool in self.pools.values():
+            pool.line.shares.weights = weights
 
     # --- what is known --------------------------------------------------------------------------------------
 

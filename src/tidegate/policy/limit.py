@@ -30,6 +30,18 @@ class Shortage:
         self.wait_s = wait_s
 
 
+class Standing:
+    """How one limit of a tenant stands: what a minute allows, what is left now, and when all of it is back."""
+
+    __slots__ = ("limit", "per_minute", "remaining", "reset_s")
+
+    def __init__(self, limit: str, per_minute: int, remaining: int, reset_s: float) -> None:
+        self.limit = limit
+        self.per_minute = per_minute
+        self.remaining = remaining
+        self.reset_s = reset_s
+
+
 class Account:
     """One set of budgets: a tenant's, or a tenant's for one model. None where there is no limit."""
 
@@ -77,6 +89,14 @@ class Account:
         if self.output is not None:
             self.output.settle(reservation.output_tokens, output_tokens)
 
+    def standings(self, now: float) -> list[Standing]:
+        """Its rates; how many may be open at once is no rate."""
+        found: list[Standing] = []
+        for name, budget in ((REQUESTS, self.requests), (INPUT_TOKENS, self.input), (OUTPUT_TOKENS, self.output)):
+            if budget is not None:
+                found.append(Standing(name, int(budget.per_minute), budget.remaining(now), budget.reset_s(now)))
+        return found
+
     def renew(self, spec: BudgetSpec, now: float) -> None:
         """New limits; what was spent stays spent."""
         self.concurrent = spec.concurrent
@@ -123,6 +143,21 @@ class Limiter:
                 key = (tenant.name, part.model)
                 by_model[key] = _account(self._by_model.get(key), part.limits, now)
         self._by_tenant, self._by_model = by_tenant, by_model
+
+    @property
+    def any_set(self) -> bool:
+        """Whether any tenant has any limit."""
+        return bool(self._by_tenant or self._by_model)
+
+    def standings(self, tenant: str, model: str, now: float) -> list[Standing]:
+        """How the limits stand that apply to a request; of two for the same thing the one with less left."""
+        tightest: dict[str, Standing] = {}
+        for account in self.accounts(tenant, model):
+            for standing in account.standings(now):
+                known = tightest.get(standing.limit)
+                if known is None or standing.remaining < known.remaining:
+                    tightest[standing.limit] = standing
+        return list(tightest.values())
 
     def accounts(self, tenant: str, model: str) -> list[Account]:
         """Those that apply to a request."""

@@ -27,10 +27,10 @@ OUTPUT_WEIGHT: Final = 2
 class Shares:
     """Virtual token counters of a pool's tenants."""
 
-    __slots__ = ("_served", "_weights", "floor")
+    __slots__ = ("_served", "floor", "weights")
 
     def __init__(self, weights: dict[str, float]) -> None:
-        self._weights = weights
+        self.weights = weights
         self._served: dict[str, float] = {}
         self.floor = 0.0
         """The counter of the tenant admitted last: no newcomer starts below it."""
@@ -54,7 +54,7 @@ class Shares:
     def charge(self, tenant: str, prompt_tokens: float, output_tokens: float) -> None:
         """Served (or, negative, taken back)."""
         tokens = prompt_tokens + OUTPUT_WEIGHT * output_tokens
-        self._served[tenant] = self._served.get(tenant, 0.0) + tokens / self._weights.get(tenant, 1.0)
+        self._served[tenant] = self._served.get(tenant, 0.0) + tokens / self.weights.get(tenant, 1.0)
 
 
 class Lane:

@@ -122,6 +122,35 @@ def test_kv_heads_are_divided_and_copied_when_there_are_more_gpus(gpus: int, hea
     assert found.kv_bytes_per_token == 80 * 2 * heads * 128
 
 
+def test_pipeline_stages_share_weights_and_layers() -> None:
+    shape = read_shape(LLAMA_70B)
+    one = fit(shape, find_gpu("H100"), LaunchProfile(gpus=4))
+    two = fit(shape, find_gpu("H100"), LaunchProfile(gpus=4, stages=2))
+    assert two.gpus == 8
+    assert two.weights_bytes * 2 == pytest.approx(one.weights_bytes, abs=2)
+    assert two.kv_bytes_per_token * 2 == one.kv_bytes_per_token
+    line = "vllm serve m -tp 2 -pp 4"
+    report = lint_text(line, "x", LintRequest(shape=shape, gpu=find_gpu("H100")))
+    assert "weights-do-not-fit" not in {one.rule for one in report.findings}
+
+
+@pytest.mark.parametrize("extra", ["--enable-expert-parallel", "--data-parallel-size 8", "--cpu-offload-gb 80"])
+def test_memory_shared_in_unknown_ways_is_not_judged(extra: str) -> None:
+    request = LintRequest(shape=read_shape(DEEPSEEK_V3), gpu=find_gpu("H100"))
+    rules = [
+        {one.rule for one in lint_text(f"vllm serve m -tp 4 {more}", "x", request).findings} for more in ("", extra)
+    ]
+    assert "weights-do-not-fit" in rules[0]
+    assert "weights-do-not-fit" not in rules[1]
+
+
+@pytest.mark.parametrize(("text", "found"), [("40K", False), ("40960", False), ("41K", True), ("40961", True)])
+def test_vllms_own_suffixes_are_read_as_vllm_reads_them(text: str, found: bool) -> None:
+    request = LintRequest(shape=read_shape(QWEN3_32B))
+    report = lint_text(f"vllm serve m --max-model-len {text}", "x", request)
+    assert ("context-beyond-rope" in {one.rule for one in report.findings}) == found
+
+
 def test_latent_attention_and_sliding_windows_keep_little() -> None:
     deepseek = fit(read_shape(DEEPSEEK_V3), find_gpu("H200"), LaunchProfile(gpus=8, context_tokens=8192))
     assert deepseek.kv_bytes_per_token == 61 * (512 + 64) * 2

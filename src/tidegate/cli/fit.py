@@ -10,7 +10,7 @@ import typer
 
 from tidegate.cli.model_files import read_model
 from tidegate.engines.fit import Fit, Gpu, ModelShape, find_gpu, fit
-from tidegate.engines.fit.memory import divides, possible_sizes
+from tidegate.engines.fit.memory import possible_sizes
 from tidegate.engines.profile import LaunchProfile, built_in
 from tidegate.engines.versions import parse_engine
 from tidegate.errors import BadInputError, ExitCode
@@ -26,6 +26,7 @@ def command(
     profile: Annotated[str, typer.Option(help="defaults, flood or long-chat.")] = "defaults",
     engine: Annotated[str | None, typer.Option(help="vllm or sglang; they share memory out differently.")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, max=1024, help="Tensor-parallel GPUs of one instance.")] = None,
+    stages: Annotated[int | None, typer.Option(min=1, max=1024, help="Pipeline stages, each of --gpus GPUs.")] = None,
     memory_fraction: Annotated[str | None, typer.Option(help="Share of GPU memory the engine takes.")] = None,
     context: Annotated[str | None, typer.Option(help="Tokens of one request, for example 8k.")] = None,
     step_tokens: Annotated[str | None, typer.Option(help="Step budget in tokens.")] = None,
@@ -37,7 +38,9 @@ def command(
     """Weights, KV tokens, working memory and headroom of one instance. Exit 0: it fits; 1: not; 3: bad input."""
     shape = read_model(model)
     card = find_gpu(gpu)
-    changes = _changes(engine, gpus, memory_fraction, context, step_tokens, max_sequences, kv_cache, quantization)
+    changes = _changes(
+        engine, gpus, stages, memory_fraction, context, step_tokens, max_sequences, kv_cache, quantization
+    )
     wanted = msgspec.structs.replace(built_in(profile), **changes)
     found = fit(shape, card, wanted)
     if json:
@@ -51,6 +54,7 @@ def command(
 def _changes(
     engine: str | None,
     gpus: int | None,
+    stages: int | None,
     memory_fraction: str | None,
     context: str | None,
     step_tokens: str | None,
@@ -63,6 +67,7 @@ def _changes(
         said: dict[str, object | None] = {
             "kind": parse_engine(engine)[0] if engine is not None else None,
             "gpus": gpus,
+            "stages": stages,
             "memory_fraction": parse_fraction(memory_fraction) if memory_fraction is not None else None,
             "context_tokens": _count(context),
             "step_tokens": _count(step_tokens),
@@ -102,8 +107,8 @@ def report_lines(shape: ModelShape, gpu: Gpu, profile: LaunchProfile, found: Fit
     lines = [f"{name:<15} {text}" for name, text in rows]
     lines += ["", _bar(found), "  ".join(f"{mark} {name}" for name, mark in _PARTS)]
     lines += [f"does not fit: {problem}" for problem in found.problems]
-    if divides(shape, found.gpus) and found.kv_bytes <= 0:
-        sizes = [size for size in possible_sizes(shape, 16) if size > found.gpus]
+    if found.kv_bytes <= 0:
+        sizes = [size for size in possible_sizes(shape, 16) if size > (profile.gpus or 1)]
         lines += [f"possible tensor-parallel sizes above: {', '.join(map(str, sizes))}"] if sizes else []
     return lines
 

@@ -26,6 +26,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 WORDS: Final[dict[str, dict[str, str]]] = {
     "gpus": {"vllm": "--tensor-parallel-size", "sglang": "--tp-size"},
+    "stages": {"vllm": "--pipeline-parallel-size", "sglang": "--pp-size"},
     "dtype": {"vllm": "--dtype", "sglang": "--dtype"},
     "quantization": {"vllm": "--quantization", "sglang": "--quantization"},
     "kv_cache": {"vllm": "--kv-cache-dtype", "sglang": "--kv-cache-dtype"},

@@ -25,6 +25,8 @@ class LaunchProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     served_name: str | None = None
     gpus: int | None = None
     """Tensor-parallel GPUs."""
+    stages: int | None = None
+    """Pipeline stages; each takes `gpus` GPUs."""
     dtype: str | None = None
     quantization: str | None = None
     kv_cache: str | None = None

@@ -64,27 +64,27 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit(shape: ModelShape, gpu: Gpu, profile: LaunchProfile) -> Fit:
-    """How `shape` fits `profile.gpus` (default 1) of `gpu`. Raises BadInputError for senseless settings."""
-    count = profile.gpus or 1
+    """How `shape` fits `profile.gpus` × `profile.stages` (default 1) of `gpu`. Raises BadInputError for nonsense."""
+    count, stages = profile.gpus or 1, profile.stages or 1
     fraction = profile.memory_fraction if profile.memory_fraction is not None else _DEFAULT_FRACTION[profile.kind]
-    if count < 1 or not 0 < fraction <= 1:
+    if count < 1 or stages < 1 or not 0 < fraction <= 1:
         raise BadInputError(
             f"{count} GPUs at a memory fraction of {fraction} is impossible", hint="for example 8 and 0.9"
         )
     total = int(gpu.memory_gib * GIB)
-    weights = weights_bytes(shape, profile, count)
+    weights = weights_bytes(shape, profile, count * stages)
     activation = activation_bytes(shape, profile, count, gpu)
     sglang = profile.kind == "sglang"
     seen = total - _SGLANG_CONTEXT_BYTES if sglang else total
     budget = int(seen * fraction)
     kv = budget - weights - (0 if sglang else activation + _RUNTIME_BYTES)
     base, layer = _GRAPH_GIB[profile.kind]
-    graphs = int((base + layer * shape.layers) * GIB)
+    graphs = int((base + layer * shape.layers / stages) * GIB)
     per_token, window = kv_bytes(shape, profile, count)
     context = profile.context_tokens or shape.context_limit or 4096
     tokens, concurrency = _capacity(kv, per_token, window, context, profile.block_tokens or 16)
     return Fit(
-        gpus=count,
+        gpus=count * stages,
         total_bytes=total,
         budget_bytes=budget,
         weights_bytes=weights,
@@ -116,11 +116,12 @@ def weights_bytes(shape: ModelShape, profile: LaunchProfile, gpus: int) -> int:
 
 def kv_bytes(shape: ModelShape, profile: LaunchProfile, gpus: int) -> tuple[float, int]:
     """KV bytes on one GPU: per token of the layers that keep all, and per sequence of the layers that keep a window."""
+    stages = profile.stages or 1
     size = 1.0 if profile.kv_cache is not None and profile.kv_cache.startswith(("fp8", "mxfp8", "int8")) else 2.0
     if shape.mla is not None:
-        return shape.layers * (shape.mla.kv_rank + shape.mla.rope_dim) * size, 0
+        return shape.layers * (shape.mla.kv_rank + shape.mla.rope_dim) * size / stages, 0
     heads = max(1, math.ceil(shape.kv_heads / gpus))
-    layer = 2 * heads * shape.head_dim * size
+    layer = 2 * heads * shape.head_dim * size / stages
     full = shape.layers - shape.sliding_layers
     return full * layer, int(shape.sliding_layers * layer * shape.window_tokens)
 

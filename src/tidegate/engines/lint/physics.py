@@ -20,6 +20,12 @@ _USUAL_TOKENS: Final = 1024
 """Tokens a running sequence is taken to hold when nothing is known of the traffic."""
 _EFFICIENCY: Final = 0.65
 """Share of the peak FLOPs a prefill reaches: 40,000 tokens/s of 8B on an H200."""
+_OTHER_SHARES: Final = (
+    "--enable-expert-parallel", "--ep-size", "--data-parallel-size", "--dp-size", "--cpu-offload-gb",
+    "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--max-total-tokens", "--enable-dp-attention",
+    "--attn-dp-size", "--decode-context-parallel-size", "--dcp-size",
+)  # fmt: skip
+"""Options that divide memory in ways `fit` does not know: nothing is said rather than something wrong."""
 _BURST_PER_S: Final = 200.0
 
 
@@ -37,7 +43,7 @@ def judge_physics(context: Context) -> None:
         return
     _formats(context, profile)
     _lowered(context, profile)
-    if not divides(shape, profile.gpus or 1):
+    if not divides(shape, profile.gpus or 1) or any(context.parsed.find(name) for name in _OTHER_SHARES):
         return
     try:
         found = fit(shape, gpu, profile)
@@ -53,18 +59,26 @@ def profile_of(context: Context) -> LaunchProfile:
     """The engine-neutral settings a launch amounts to; what it does not say, or not readably, is left out."""
     fields: dict[str, object] = {"kind": context.launch.engine}
     for field, kind in (
-        ("gpus", int), ("memory_fraction", float), ("step_tokens", int), ("max_sequences", int),
+        ("gpus", int), ("stages", int), ("memory_fraction", float), ("step_tokens", int), ("max_sequences", int),
         ("context_tokens", int), ("block_tokens", int), ("kv_cache", str), ("dtype", str), ("quantization", str),
     ):  # fmt: skip
         use = used(context, field)
         text = use.value if use is not None else None
         try:
-            value = None if text is None else kind(parse_count(text)) if kind is int else kind(text)
+            value = None if text is None else _count(context, text) if kind is int else kind(text)
         except ValueError:
             value = None
         if value is not None and not (isinstance(value, int) and value < 1):
             fields[field] = value
     return LaunchProfile(**fields)  # type: ignore[arg-type]
+
+
+def _count(context: Context, text: str) -> int:
+    """A count as the engine reads it: vLLM's `8k` is 8000 and its `8K` 8192. Raises ValueError."""
+    binary = {"K": "ki", "M": "Mi"}.get(text[-1:]) if context.launch.engine == "vllm" else None
+    if binary is not None:
+        text = text[:-1] + binary
+    return parse_count(text)
 
 
 def used(context: Context, field: str) -> Use | None:

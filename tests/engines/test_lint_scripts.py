@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import jsonschema
@@ -339,6 +340,17 @@ def test_no_manifest_is_too_broken_to_read(text: str) -> None:
     assert report.judged == ("vllm 0.33.0",)
 
 
+def test_variables_that_double_stay_bounded() -> None:
+    arrays = "A=(--swap-space 4)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40
+    scalars = "B=--block-size\n" + 'B="$B $B"\n' * 60
+    tracemalloc.start()
+    launches = read_launches(f'{arrays}{scalars}vllm serve m "${{A[@]}}" $B\n', "x.sh")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 2**20
+    assert launches[0].words[1].text == "--swap-space"
+
+
 def test_aliases_do_not_multiply() -> None:
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 20))
     manifest = f"l0: &l0 {{command: [vllm, serve, m, --swap-space, '4']}}\n{levels}"
@@ -362,6 +374,9 @@ def test_the_command_for_ci(tmp_path: Path) -> None:
     assert script.read_text() == "vllm serve m --shutdown-timeout 30\n"
     assert run(str(script), "--fail-on", "note").returncode == 0
     assert run(str(tmp_path / "none.sh")).returncode == 3
+    large = tmp_path / "large.sh"
+    large.write_text("é" * 3_000_000)
+    assert "larger than 4 MiB" in run(str(large)).stderr
     assert run("-", text="vllm serve m --swap-space 4").returncode == 1
     done = run("--fix", "--", "vllm", "serve", "m", "--swap-space", "4", "--shutdown-timeout", "30")
     assert done.stdout.strip() == "vllm serve m --shutdown-timeout 30"

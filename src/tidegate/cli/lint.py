@@ -122,6 +122,8 @@ def read_text(path: Path) -> str:
         raise BadInputError(
             f"{path} cannot be read: {exc.strerror}", hint="check the path and its permissions"
         ) from None
+    if len(data) > LARGEST_SCRIPT_BYTES:
+        raise BadInputError(f"{path} is larger than {LARGEST_SCRIPT_BYTES // 2**20} MiB", hint="give the script itself")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

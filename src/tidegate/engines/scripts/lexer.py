@@ -22,6 +22,10 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _HEREDOC: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _REDIRECTION: Final = re.compile(r"\d*(?:>>|>\||>&|<&|&>>|&>|>|<)\s*")
 
+_MOST_WORDS: Final = 10_000
+_MOST_CHARACTERS: Final = 100_000
+"""Bounds on what a variable may grow to: a line that doubles it, repeated, would fill the memory."""
+
 Statement = list[Word]
 
 
@@ -147,7 +151,8 @@ class Lexer:
             self._at = match.end()
             held = self._scalars.get(match.group(1) or match.group(3))
             if held is not None:
-                return held.text, held.known
+                short = len(held.text) * 2 <= _MOST_CHARACTERS
+                return (held.text, held.known) if short else (match.group(0), False)
             return (match.group(2), True) if match.group(2) is not None else (match.group(0), False)
         closing = {"$(": ")", "${": "}"}.get(self.source[start : start + 2])
         if closing is not None:
@@ -173,7 +178,8 @@ class Lexer:
         inner._scalars = self._scalars
         inner._arrays = self._arrays
         words = [word for statement in inner.statements() for word in statement]
-        self._arrays[name] = [*self._arrays.get(name, []), *words] if append else words
+        kept = [*self._arrays.get(name, []), *words] if append else words
+        self._arrays[name] = kept[:_MOST_WORDS]
         self._at = end
 
     def _spliced(self, raw: str, word: Word) -> list[Word]:
@@ -207,6 +213,8 @@ class Lexer:
                 old = self._scalars.get(match.group(1))
                 if match.group(2) and old is not None:
                     value = Word(old.text + value.text, value.start, value.end, old.known and value.known)
+                if len(value.text) > _MOST_CHARACTERS:
+                    value = Word("", value.start, value.end, known=False)
                 self._scalars[match.group(1)] = value
             elif word.text not in ("export", "declare", "readonly", "local", "env", "-x"):
                 return

@@ -62,8 +62,8 @@ class Flight:
 
     __slots__ = (
         "_call", "_gateway", "_headers", "_held", "_held_bytes", "_journal", "_relay", "_state", "_status", "attempt",
-        "body", "defect", "exchange", "hides_usage", "meters", "model", "more", "path", "reason", "request_id", "tenant",
-        "ticket", "told_status", "usage",
+        "body", "defect", "exchange", "hides_usage", "meters", "model", "more", "path", "reason", "request_id",
+        "tenant", "ticket", "told_status", "usage",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway, exchange: Exchange, tenant: Tenant, path: str, request_id: bytes) -> None:

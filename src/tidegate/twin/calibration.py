@@ -55,6 +55,21 @@ class Calibration:
         }
 
 
+def slowed(calibration: Calibration, factor: float) -> Calibration:
+    """The same, on a GPU that takes `factor` times as long for every step."""
+    return Calibration(
+        calibration.decode_factor * factor,
+        calibration.decode_constant_s * factor,
+        calibration.prefill_factor * factor,
+        calibration.prefill_constant_s * factor,
+        calibration.decode_stream_s * factor,
+        calibration.prefill_stream_s * factor,
+        calibration.ingest_s,
+        calibration.ingest_token_s,
+        calibration.front_chunk_s,
+    )
+
+
 def lag_after(lag_s: float, elapsed_s: float, steps: int, chunk_s: float) -> float:
     """How far a front end that needs `chunk_s` for the chunks of one step is behind at the end of `steps` steps, which
     took `elapsed_s` since it was `lag_s` behind."""

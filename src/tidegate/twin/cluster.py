@@ -13,6 +13,7 @@ from tidegate.spec import ClusterSpec
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import InstanceRecord, PhaseMark, RunRecord
 from tidegate.twin.calibration import Calibration
+from tidegate.twin.faults import Fault
 from tidegate.twin.shell import Progress, Server, Shell
 
 
@@ -30,17 +31,23 @@ def simulate(
     run_id: str = "twin",
     started_at: str = "",
     progress: Progress | None = None,
+    faults: list[Fault] | None = None,
+    gateways: int = 1,
 ) -> RunRecord:
     """Runs `plans` (in order of time) against the first pool of `spec` until every request ended, or to `until_s`.
 
     `admission` overrides the spec: off forwards every request at once, as a plain balancer would. `marks` are the
     traffic's phases; the measured window is their span, else the span of the arrivals. `kv_capacity_tokens` is what
-    the engines told of their KV cache; by default it is estimated. Raises `BadInputError` for
+    the engines told of their KV cache; by default it is estimated. `faults` strike instances
+    of the first pool on; `gateways` stand side by side and share what they scrape alone. Raises `BadInputError` for
     profiles without step tables and for plans that cannot be run.
     """
     if admission is not None:
         spec = with_admission(spec, admission)
-    shell = Shell(spec, plans, calibration=calibration, progress=progress, kv_capacity_tokens=kv_capacity_tokens)
+    shell = Shell(
+        spec, plans, calibration=calibration, progress=progress, kv_capacity_tokens=kv_capacity_tokens, faults=faults,
+        gateways=gateways,
+    )  # fmt: skip
     shell.run(until_s, cancels)
     return record_of(shell, spec, plans, marks or [], label, run_id, started_at)
 
@@ -94,19 +101,21 @@ def record_of(
 
 
 def _instance_record(server: Server, observed_s: float) -> InstanceRecord:
-    instance = server.instance
-    seen = instance.statistics()
+    """All processes that ran there, one after the other."""
+    now = server.instance
+    lives = [one.statistics() for one in (*server.past, now)]
     return InstanceRecord(
-        name=instance.name,
-        gpus=instance.profile.gpus,
-        steps=seen.steps,
-        busy_s=seen.busy_s,
-        preemptions=seen.preemptions,
-        model_flops=seen.model_flops,
-        peak_flops_per_s=instance.cost.peak_flops_per_s,
-        kv_peak_fraction=seen.kv_peak_blocks / seen.capacity_blocks,
-        prompt_tokens=seen.prompt_tokens,
-        output_tokens=seen.output_tokens,
+        name=now.name,
+        gpus=now.profile.gpus,
+        steps=sum(seen.steps for seen in lives),
+        busy_s=sum(seen.busy_s for seen in lives),
+        preemptions=sum(seen.preemptions for seen in lives),
+        exits_unasked=server.exits,
+        model_flops=sum(seen.model_flops for seen in lives),
+        peak_flops_per_s=now.cost.peak_flops_per_s,
+        kv_peak_fraction=max(seen.kv_peak_blocks / seen.capacity_blocks for seen in lives),
+        prompt_tokens=sum(seen.prompt_tokens for seen in lives),
+        output_tokens=sum(seen.output_tokens for seen in lives),
         observed_s=observed_s,
     )
 

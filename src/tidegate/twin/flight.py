@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.errors import Outcome
+from tidegate.policy.gate import Gate
 from tidegate.policy.ticket import Attempt, Refusal, Ticket
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import RequestRecord
@@ -17,9 +18,9 @@ class Flight:
     times faster than a struct's, and what became of it. `group` is its gap histogram's index."""
 
     __slots__ = (
-        "at_s", "attempt", "first_s", "group", "index", "instance", "output_tokens", "phase", "planned_output_tokens",
-        "planned_prompt_tokens", "prefix_block_tokens", "prefix_hashes", "prompt_tokens", "refusal", "seq", "status",
-        "stream", "tenant", "ticket",
+        "at_s", "attempt", "first_s", "gate", "group", "index", "instance", "output_tokens", "phase",
+        "planned_output_tokens", "planned_prompt_tokens", "prefix_block_tokens", "prefix_hashes", "prompt_tokens",
+        "refusal", "seq", "status", "stream", "tenant", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +36,8 @@ class Flight:
         self.prefix_hashes = NO_PREFIX
         self.prefix_block_tokens = 512
         self.group = 0
+        self.gate: Gate | None = None
+        """The gateway it came to."""
         self.ticket: Ticket | None = None
         self.attempt: Attempt | None = None
         self.instance: Instance | None = None

@@ -39,10 +39,10 @@ class Instance:
 
     __slots__ = (
         "_aborting", "_batch", "_block_tokens", "_chunk_seqs", "_chunk_tokens", "_context_sum", "_decoding",
-        "_duration_s", "_ended_s", "_finishes", "_holdings", "_lag_at_s", "_lag_rise_s", "_list_tokens", "_log",
+        "_duration_s", "_ended_s", "_finishes", "_holdings", "_lag_at_s", "_lag_rise_s", "_list_tokens",
         "_max_sequences", "_need", "_new_tokens", "_order", "_partial", "_preempted", "_running", "_serial",
         "_start_s", "_step_pairs", "_step_tokens", "_steps", "_stretch", "_tick", "_total", "_waiting",
-        "_waiting_count", "cost", "in_step", "lag_s", "name", "pool", "profile", "step_end_s",
+        "_waiting_count", "cost", "in_step", "lag_s", "log", "name", "pool", "profile", "step_end_s",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +68,7 @@ class Instance:
         self.step_end_s = -1.0
         """When the step or leap under way ends; an arrival or abort may bring it forward."""
         self.cost = cost
-        self._log = log
+        self.log = log
         self._list_tokens = list_tokens
         self._block_tokens = profile.block_tokens
         self._step_tokens = profile.step_tokens
@@ -149,6 +149,29 @@ class Instance:
             self._aborting.append(seq)
         else:
             self._leave(seq, ABORTED)
+
+    def change_cost(self, cost: StepCost, now: float) -> None:
+        """Steps begun from `now` on take what `cost` says; the one under way ends as it began."""
+        self._interrupt(now)
+        self.cost = cost
+        self._stretch.valid = False
+
+    def crash(self, now: float) -> None:
+        """The process dies in the middle of a step: what that step computed is lost, and everybody ends."""
+        self._interrupt(now)
+        if self.in_step and self._steps > 1:
+            self._steps -= 1
+            self.step_end_s = self._stretch.end_s(self._stretch.done + self._steps)
+            self.finish_step()
+        self.in_step = False
+        self.step_end_s = -1.0
+        self._chunk_seqs, self._chunk_tokens, self._aborting = [], [], []
+        for seq in self._order:
+            if seq.state == PREFILL or seq.state == DECODE:
+                self._leave(seq, ABORTED)
+        for seq in self._waiting:
+            seq.state = ABORTED
+        self._waiting_count = 0
 
     def begin_step(self, now: float) -> float:
         """Begins one step; returns when it ends, or -1.0 when there is nothing to do."""
@@ -393,14 +416,14 @@ class Instance:
         total.attended_pairs += steps * self._context_sum + decoding * (steps * (steps + 1) / 2)
         self._context_sum += tokens
         if self._chunk_seqs:
-            if self._log is not None:
-                self._log.steps(self._duration_s + self._lag_rise_s, 0.0, 0, 1, self._tick)
+            if self.log is not None:
+                self.log.steps(self._duration_s + self._lag_rise_s, 0.0, 0, 1, self._tick)
             return
         if steps > 1:
             self.pool.take(self._blocks_needed(steps - 1))
             self._note_peak(self.pool.used)
-        if self._log is not None:
-            self._log_decodes(self._log, steps, end_s)
+        if self.log is not None:
+            self._log_decodes(self.log, steps, end_s)
         self._stretch.done += steps
 
     def _log_decodes(self, log: StepLog, steps: int, end_s: float) -> None:
@@ -463,16 +486,16 @@ class Instance:
         if seq.generated_tokens < seq.output_tokens:
             self._sampled(seq, end_s)
             return
-        if self._log is not None and seq.last_token_s >= 0.0:
-            self._log.gap(seq, end_s - seq.last_token_s)
+        if self.log is not None and seq.last_token_s >= 0.0:
+            self.log.gap(seq, end_s - seq.last_token_s)
         result.finished.append(seq)
         self._leave(seq, FINISHED)
 
     def _sampled(self, seq: Sequence, end_s: float) -> None:
         """The token that a computed prompt gave came out at `end_s`; more will follow."""
         self._enter_decode(seq)
-        if self._log is not None:
-            self._log.enter(seq, end_s, self._tick)
+        if self.log is not None:
+            self.log.enter(seq, end_s, self._tick)
 
     def _finish_aborts(self) -> None:
         for seq in self._aborting:
@@ -494,8 +517,8 @@ class Instance:
     def _leave_decode(self, seq: Sequence) -> None:
         """Brings `seq` up to date and takes it out of the decoding batch."""
         tick = self._tick
-        if self._log is not None:
-            self._log.leave(seq, tick)
+        if self.log is not None:
+            self.log.leave(seq, tick)
         self._need[(seq.start_tick - seq.computed_tokens) % self._block_tokens] -= 1
         elapsed = tick - seq.start_tick
         seq.generated_tokens += elapsed

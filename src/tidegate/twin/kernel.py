@@ -4,6 +4,7 @@ Events at the same moment are taken by kind, then in the order they were pushed,
 The kinds' order has reasons:
 
     STEP_END   engine steps end first: what they free and deliver is known to every decision of this moment
+    FAULT      engines die, slow down or come back, before anybody asks them
     DELIVER    what a slow front end of an engine held back reaches its readers
     CANCEL     clients that leave make room before others ask for it
     ARRIVAL    new requests
@@ -21,13 +22,14 @@ from heapq import heappop, heappush
 from typing import Final
 
 STEP_END: Final = 0
-DELIVER: Final = 1
-CANCEL: Final = 2
-ARRIVAL: Final = 3
-SUBMIT: Final = 4
-SCRAPE: Final = 5
-TICK: Final = 6
-BEGIN: Final = 7
+FAULT: Final = 1
+DELIVER: Final = 2
+CANCEL: Final = 3
+ARRIVAL: Final = 4
+SUBMIT: Final = 5
+SCRAPE: Final = 6
+TICK: Final = 7
+BEGIN: Final = 8
 
 Event = tuple[float, int, int, object]
 """(time in seconds, kind, sequence number, subject)."""

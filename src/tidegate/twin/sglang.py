@@ -234,7 +234,7 @@ class SglangInstance(Instance):
 
     def _sampled(self, seq: Sequence, end_s: float) -> None:
         """It decodes with the next decode step; what it waited since a retraction is one gap."""
-        if self._log is not None and seq.last_token_s >= 0.0:
-            self._log.gap(seq, end_s - seq.last_token_s)
+        if self.log is not None and seq.last_token_s >= 0.0:
+            self.log.gap(seq, end_s - seq.last_token_s)
         seq.last_token_s = end_s
         self._joining.append(seq)

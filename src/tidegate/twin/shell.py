@@ -20,12 +20,13 @@ from tidegate.spec import ClusterSpec, PoolSpec
 from tidegate.traffic.gappool import LONG_ABOVE_TOKENS, SHORT_BELOW_TOKENS, GapPool
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.record import RequestRecord
-from tidegate.twin.calibration import Calibration
+from tidegate.twin.calibration import Calibration, slowed
 from tidegate.twin.cost import StepCost
 from tidegate.twin.engine import engine_of
+from tidegate.twin.faults import DIE, RESTART, SLOW, Fault, check_faults
 from tidegate.twin.flight import Flight
 from tidegate.twin.instance import Instance
-from tidegate.twin.kernel import BEGIN, CANCEL, DELIVER, SCRAPE, STEP_END, SUBMIT, TICK, Kernel
+from tidegate.twin.kernel import BEGIN, CANCEL, DELIVER, FAULT, SCRAPE, STEP_END, SUBMIT, TICK, Kernel
 from tidegate.twin.recorder import Recorder, RecordList
 from tidegate.twin.sequence import DECODE, Sequence, StepResult
 from tidegate.twin.source import ListSource, Source
@@ -42,25 +43,56 @@ NORMAL: Final = 2
 
 
 class Server:
-    """One engine: the twin's instance, and the gate's view of it."""
+    """One engine: the twin's instance, and each gateway's view of it."""
 
-    __slots__ = ("beginning", "due_s", "instance", "ledger")
+    __slots__ = ("alive", "beginning", "cost", "due_s", "exits", "instance", "ledgers", "past")
 
-    def __init__(self, instance: Instance, ledger: LedgerInstance) -> None:
+    def __init__(self, instance: Instance, ledgers: list[LedgerInstance]) -> None:
         self.instance = instance
-        self.ledger = ledger
+        self.ledgers = ledgers
+        self.cost = instance.cost
+        """What its steps cost while nothing slows it."""
         self.due_s = -1.0
         """Time of the step end that the kernel knows of; events at other times are stale."""
         self.beginning = False
+        self.alive = True
+        self.exits = 0
+        self.past: list[Instance] = []
+        """Processes that died here."""
+
+    @property
+    def ledger(self) -> LedgerInstance:
+        """The first gateway's view."""
+        return self.ledgers[0]
+
+
+class Gateway:
+    """One gateway; `index` is its place among the views of each engine."""
+
+    __slots__ = ("gate", "index")
+
+    def __init__(self, gate: Gate, index: int) -> None:
+        self.gate = gate
+        self.index = index
+
+
+class Change:
+    """A fault that strikes, or one that ends (`ends`)."""
+
+    __slots__ = ("ends", "fault")
+
+    def __init__(self, fault: Fault, ends: bool) -> None:
+        self.fault = fault
+        self.ends = ends
 
 
 class Shell:
     """Drives one run; `run` may be called once."""
 
     __slots__ = (
-        "_arrived", "_by_name", "_bytes_per_token", "_cancels", "_discarded", "_ended", "_flights", "_gap_groups",
-        "_gap_index", "_kernel", "_leap", "_model", "_next", "_priorities", "_progress", "_recorder", "_source",
-        "_ticks", "gaps", "gate", "records", "servers", "spec",
+        "_arrived", "_by_name", "_bytes_per_token", "_cancels", "_discarded", "_ended", "_faults", "_flights",
+        "_gap_groups", "_gap_index", "_kernel", "_leap", "_model", "_next", "_priorities", "_progress", "_recorder",
+        "_source", "_ticks", "gaps", "gate", "gateways", "records", "servers", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -74,14 +106,19 @@ class Shell:
         kv_capacity_tokens: int = -1,
         source: Source | None = None,
         recorder: Recorder | None = None,
+        faults: list[Fault] | None = None,
+        gateways: int = 1,
     ) -> None:
         """`plans` in order of time, all for the first pool's model; or none, and `source` yields them. `recorder` is
         told of each request that ended; without one they are all kept in `records`. `kv_capacity_tokens` is what the
-        engines told of their KV cache, where it is known; else it is estimated. Raises `BadInputError` for what cannot
-        be run."""
+        engines told of their KV cache, where it is known; else it is estimated. Requests reach the
+        `gateways` in turn; each has its own queue and limits and knows of the others' work what it scrapes. Raises
+        `BadInputError` for what cannot be run."""
         check_plans(spec.pools[0], plans)
         self.spec = spec
-        self.gate = Gate(spec, log)
+        self.gateways = [Gateway(Gate(spec, log if i == 0 else None), i) for i in range(gateways)]
+        self.gate = self.gateways[0].gate
+        self._faults: list[Fault] = faults if faults is not None else []
         self.gaps = GapPool()
         kept = RecordList()
         self.records: list[RequestRecord] = kept.records
@@ -109,6 +146,7 @@ class Shell:
         self.servers: list[Server] = []
         self._by_name: dict[str, Server] = {}
         self._build(calibration, kv_capacity_tokens)
+        check_faults(self._faults, len(self.servers))
 
     @property
     def now(self) -> float:
@@ -170,7 +208,11 @@ class Shell:
         elif kind == TICK:
             self._tick(at_s)
         elif kind == SCRAPE:
-            self._scrape(at_s)
+            assert isinstance(subject, Gateway)
+            self._scrape(subject, at_s)
+        elif kind == FAULT:
+            assert isinstance(subject, Change)
+            self._change(subject, at_s)
         elif kind == CANCEL:
             assert isinstance(subject, Flight)
             self._cancel(subject, at_s)
@@ -181,20 +223,29 @@ class Shell:
         slo_s = self.spec.slo.itl_s
         for pool in self.spec.pools:
             cost = StepCost.for_profile(pool.engine, calibration)
-            for ledger in self.gate.pools[pool.model].instances:
+            views = [gateway.gate.pools[pool.model].instances for gateway in self.gateways]
+            for place, ledger in enumerate(views[0]):
                 log = StepLog(self._gap_groups, slo_s)
                 instance = engine_of(ledger.name, pool.engine, cost, log, False, capacity_tokens)
-                server = Server(instance, ledger)
+                server = Server(instance, [view[place] for view in views])
                 self.servers.append(server)
                 self._by_name[ledger.name] = server
 
     def _start(self) -> None:
         """Engines are up, healthy and scraped before the first request, as `tidegate load` finds them."""
         now = self._kernel.now
-        for server in self.servers:
-            self.gate.probed(server.ledger, True, now)
-            self.gate.sampled(server.ledger, sample_of(server.instance, now), now)
-        self._kernel.push(now + self.spec.gateway.scrape_interval_s, SCRAPE, None)
+        interval_s = self.spec.gateway.scrape_interval_s
+        for gateway in self.gateways:
+            for server in self.servers:
+                ledger = server.ledgers[gateway.index]
+                gateway.gate.probed(ledger, True, now)
+                gateway.gate.sampled(ledger, sample_of(server.instance, now), now)
+            # Gateways do not scrape in step with one another.
+            first_s = now + interval_s * (1.0 - gateway.index / len(self.gateways))
+            self._kernel.push(first_s, SCRAPE, gateway)
+        for fault in self._faults:
+            if fault.at_s >= now:
+                self._kernel.push(fault.at_s, FAULT, Change(fault, False))
         self._kernel.push((self._ticks + 1) * TICK_S, TICK, None)
         self._next = self._source.next_flight()
 
@@ -214,7 +265,11 @@ class Shell:
         head = Head(
             self._model, tenant, prompt_bytes, prompt_bytes, flight.planned_output_tokens, -1, priority, flight.stream
         )
-        self._execute(self.gate.open(head, now, flight), now)
+        gate = self.gate
+        if len(self.gateways) > 1:
+            gate = self.gateways[(self._arrived - 1) % len(self.gateways)].gate
+        flight.gate = gate
+        self._execute(gate.open(head, now, flight), now)
 
     def _step_ended(self, server: Server, now: float) -> None:
         instance = server.instance
@@ -249,7 +304,7 @@ class Shell:
             flight.first_s = now
             flight.status = ENGINE_ANSWERED_OK
             if flight.stream and flight.attempt is not None:
-                self._execute(self.gate.first_token(flight.attempt, now), now)
+                self._execute(gate_of(flight).first_token(flight.attempt, now), now)
         for seq in result.finished:
             flight = seq.context
             if not isinstance(flight, Flight) or flight.seq is not seq:
@@ -262,11 +317,11 @@ class Shell:
         flight.prompt_tokens = seq.prompt_tokens
         flight.output_tokens = seq.generated_tokens
         if not flight.stream:
-            self._execute(self.gate.first_token(attempt, now), now)
+            self._execute(gate_of(flight).first_token(attempt, now), now)
         attempt.last_s = now
         attempt.tokens = seq.generated_tokens
         usage = Usage(seq.prompt_tokens, seq.generated_tokens)
-        self._execute(self.gate.finished(attempt, usage, now), now)
+        self._execute(gate_of(flight).finished(attempt, usage, now), now)
 
     def _tick(self, now: float) -> None:
         """The gate's time-outs. They look at `last_s` of old attempts only, so only those are metered."""
@@ -279,19 +334,58 @@ class Shell:
             if seq is not None and instance is not None and seq.state == DECODE:
                 attempt.last_s = max(attempt.last_s, instance.progress_s(now))
         self._ticks += 1
-        self._execute(self.gate.tick(now), now)
+        for gateway in self.gateways:
+            self._execute(gateway.gate.tick(now), now)
         self._kernel.push((self._ticks + 1) * TICK_S, TICK, None)
         if self._progress is not None and self._ticks % TICKS_PER_PROGRESS == 0:
             self._progress(now, self._ended, self._source.total)
 
-    def _scrape(self, now: float) -> None:
+    def _scrape(self, gateway: Gateway, now: float) -> None:
+        """Metrics, and whether anybody listens: a dead engine is found out here at the latest."""
+        gate = gateway.gate
         for server in self.servers:
-            self._execute(self.gate.sampled(server.ledger, sample_of(server.instance, now), now), now)
-        self._kernel.push(now + self.spec.gateway.scrape_interval_s, SCRAPE, None)
+            ledger = server.ledgers[gateway.index]
+            if ledger.ready != server.alive:
+                self._execute(gate.probed(ledger, server.alive, now), now)
+            if server.alive:
+                self._execute(gate.sampled(ledger, sample_of(server.instance, now), now), now)
+        self._kernel.push(now + self.spec.gateway.scrape_interval_s, SCRAPE, gateway)
+
+    def _change(self, change: Change, now: float) -> None:
+        fault = change.fault
+        server = self.servers[fault.instance]
+        if fault.kind == SLOW and server.alive:
+            fitted = server.cost.calibration
+            slow = StepCost.for_profile(server.instance.profile, slowed(fitted, fault.factor))
+            server.instance.change_cost(server.cost if change.ends else slow, now)
+            self._reschedule(server, now)
+        elif fault.kind in (DIE, RESTART) and not change.ends and server.alive:
+            self._die(server, now)
+        elif fault.kind == RESTART and change.ends:
+            server.alive = True
+        if not change.ends and fault.kind != DIE:
+            self._kernel.push(now + fault.lasts_s, FAULT, Change(fault, True))
+
+    def _die(self, server: Server, now: float) -> None:
+        """Its connections are reset; its successor, should there be one, begins with nothing."""
+        gone = server.instance
+        server.alive = False
+        server.exits += 1
+        server.past.append(gone)
+        server.instance = engine_of(
+            gone.name, gone.profile, server.cost, gone.log, False, gone.pool.total * gone.profile.block_tokens
+        )
+        gone.crash(now)
+        hit = [flight for flight in self._flights.values() if flight.instance is gone]
+        for flight in hit:
+            if flight.attempt is not None:
+                if flight.seq is not None:
+                    flight.output_tokens = flight.seq.generated_tokens
+                self._execute(gate_of(flight).broke(flight.attempt, "reset", now), now)
 
     def _cancel(self, flight: Flight, now: float) -> None:
         if flight.ticket is not None and flight.ticket.outcome is None:
-            self._execute(self.gate.client_gone(flight.ticket, now), now)
+            self._execute(gate_of(flight).client_gone(flight.ticket, now), now)
 
     # --- the gate's commands ----------------------------------------------------------------------------------
 
@@ -316,11 +410,14 @@ class Shell:
         instance = server.instance
         flight.attempt = attempt
         flight.instance = instance
+        if not server.alive:
+            self._execute(gate_of(flight).broke(attempt, "refused", now), now)
+            return
         if instance.refusal(flight.planned_prompt_tokens, flight.planned_output_tokens):
             flight.status = ENGINE_REFUSED_STATUS
-            self._execute(self.gate.answered_badly(attempt, ENGINE_REFUSED_STATUS, None, now), now)
+            self._execute(gate_of(flight).answered_badly(attempt, ENGINE_REFUSED_STATUS, None, now), now)
             return
-        self._flights[attempt.ticket.id] = flight
+        self._flights[self._key(flight, attempt.ticket.id)] = flight
         fitted = instance.cost.calibration
         ingest_s = fitted.ingest_s + fitted.ingest_token_s * flight.planned_prompt_tokens
         if ingest_s > 0.0:
@@ -331,9 +428,9 @@ class Shell:
     def _submit(self, attempt: Attempt, now: float) -> None:
         flight = attempt.ticket.context
         assert isinstance(flight, Flight)
-        if flight.attempt is not attempt:
-            return  # it left before the engine's scheduler saw it
         server = self._by_name[attempt.instance.name]
+        if flight.attempt is not attempt or not server.alive:
+            return  # it left, or the engine did, before the scheduler saw it
         seq = Sequence(
             attempt.ticket.id,
             flight.planned_prompt_tokens,
@@ -359,7 +456,7 @@ class Shell:
         ticket = flight.ticket
         assert ticket is not None
         assert ticket.outcome is not None
-        self._flights.pop(ticket.id, None)
+        self._flights.pop(self._key(flight, ticket.id), None)
         self._ended += 1
         self._recorder.ended(flight, ticket.outcome, now)
         # Request, ticket and sequence name one another; cut, they go at once instead of when a collector finds them.
@@ -368,6 +465,12 @@ class Shell:
         if flight.seq is not None:
             flight.seq.context = None
             flight.seq = None
+
+    def _key(self, flight: Flight, ticket_id: int) -> int:
+        """Ticket numbers are each gateway's own."""
+        if len(self.gateways) == 1:
+            return ticket_id
+        return ticket_id * len(self.gateways) + flight.index % len(self.gateways)
 
     def _reschedule(self, server: Server, now: float) -> None:
         """After an arrival or abort: the step under way may end earlier, or an idle engine may begin."""
@@ -393,6 +496,13 @@ class Shell:
             index = groups[length] = len(self._gap_groups)
             self._gap_groups.append(self.gaps.of(flight.phase, prompt_tokens).counts)
         return index
+
+
+def gate_of(flight: Flight) -> Gate:
+    """The gateway that a request came to."""
+    gate = flight.gate
+    assert gate is not None
+    return gate
 
 
 def sample_of(instance: Instance, now: float) -> EngineSample:

@@ -194,6 +194,14 @@ def test_prometheus_finds_gateway_and_engines() -> None:
     assert all(lock.hash.removeprefix("sha256:").startswith(one["lock"]) for one in labels)
 
 
+def test_each_pool_scrapes_its_own_engines() -> None:
+    pools = [PoolSpec(model=name, instances=[InstanceSpec(url=f"http://{name}:1")]) for name in ("a", "b")]
+    lock = freeze(ClusterSpec(pools=pools), {name: Known(version="0.33.0") for name in "ab"}, written=WRITTEN)
+    jobs = yaml.safe_load(only(rendered(lock, "prometheus")))["scrape_configs"][1:]
+    found = {job["job_name"]: [one["targets"] for one in job["static_configs"]] for job in jobs}
+    assert found == {"tidegate-engine-a": [["a:1"]], "tidegate-engine-b": [["b:1"]]}
+
+
 def test_the_command_writes_what_the_gateway_takes(tmp_path: Path) -> None:
     (tmp_path / "tidegate.lock").write_text(lock_text(a_lock()))
     done = subprocess.run(

@@ -89,7 +89,9 @@ def test_a_context_that_the_traffic_does_not_need_may_be_capped() -> None:
     assert contexts == (9216, 16384)
 
 
-@pytest.mark.parametrize(("fraction", "risky"), [(0.85, False), (0.92, False), (0.945, True), (0.97, True), (0.99, True)])
+@pytest.mark.parametrize(
+    ("fraction", "risky"), [(0.85, False), (0.92, False), (0.945, True), (0.97, True), (0.99, True)]
+)
 def test_memory_without_room_is_a_risk(fraction: float, risky: bool) -> None:
     """Operators saw 0.97 and 0.99 die under load (operators.md row 2); 0.92 is vLLM's own default."""
     assert bool(oom_risk(EngineProfile(memory_fraction=fraction))) == risky

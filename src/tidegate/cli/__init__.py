@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "diff": "Compare two locks, or a lock with the defaults.",
     "tune": "Find the engine and gateway settings that keep the SLO.",
     "render": "Launch scripts, systemd units and scrape configuration from the lock.",
+    "verify": "Compare what runs with the lock.",
     "demo": "Emulated cluster, gateway, a peak, default vs frozen, a report.",
 }
 

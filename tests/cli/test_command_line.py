@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,9 +65,36 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert "BrokenPipe" not in done.stderr
 
 
+def test_ctrl_c_is_answered_in_words(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tidegate", "demo"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as demo:
+        assert demo.stderr is not None
+        assert "1/4" in demo.stderr.readline()
+        demo.send_signal(signal.SIGINT)
+        _, said = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert said.endswith("error: interrupted\n"), said
+
+
+def test_ctrl_c_during_the_first_imports_is_answered_in_words() -> None:
+    code = (
+        "import builtins, os, signal, sys, tidegate.cli\n"
+        "real = builtins.__import__\n"
+        "def slow(name, *rest, **named):\n"
+        "    if name == 'typer':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *rest, **named)\n"
+        "builtins.__import__ = slow\n"
+        "assert 'typer' not in sys.modules\n"
+        "sys.exit(tidegate.cli.run(['--version']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 def test_the_gateway_does_not_pay_for_the_other_commands() -> None:
     code = (
-        "import sys, tidegate.cli; tidegate.cli._program('gateway')\n"
+        "import sys, tidegate.cli.program; tidegate.cli.program.program('gateway')\n"
         "heavy = ('plotly', 'tidegate.load', 'tidegate.twin', 'tidegate.tune', 'rich.live')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -69,13 +69,13 @@ def _show(found: list[Difference], names: tuple[str, str], results: Results | No
         return
     print(f"--- {names[0]}\n+++ {names[1]}")
     if results is not None:
-        print(f"{names[0]} in the twin: {_results(results)}")
+        print(f"{names[0]} in the twin: {results_line(results)}")
     for one in found:
         print(f"{one.name}: {shown(one.left)} → {shown(one.right)}")
         if one.about:
             print(f"    {one.about}")
         if one.effect is not None:
-            print(f"    alone: {_results(one.effect)}")
+            print(f"    alone: {results_line(one.effect)}")
         elif one.effect_note:
             print(f"    {one.effect_note}")
 
@@ -91,7 +91,9 @@ def shown(value: Any) -> str:
     return str(value) if value != "" else '""'
 
 
-def _results(results: Results) -> str:
+def results_line(results: Results) -> str:
+    """A twin's results in a few words."""
+
     def of(value: float | None, text: str) -> str:
         return "unknown" if value is None else text
 

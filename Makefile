@@ -9,7 +9,7 @@ ENGINE ?= emulated
 ARGS ?=
 
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-DEBIAN_PACKAGES := nginx-light curl
+DEBIAN_PACKAGES := nginx-light curl prometheus chromium
 DEV_EXTRAS := dev,report,tune,engine-llamacpp
 DEMO_EXTRAS_emulated := report
 DEMO_EXTRAS_llamacpp := report,engine-llamacpp

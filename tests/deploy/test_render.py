@@ -185,7 +185,7 @@ def test_systemd_itself_takes_the_units(tmp_path: Path) -> None:
 
 def test_prometheus_finds_gateway_and_engines() -> None:
     lock = a_lock(urls=("http://a:8000", "http://[::1]:8001"))
-    page = yaml.safe_load(only(rendered(lock, "prometheus")))
+    page = yaml.safe_load(rendered(lock, "prometheus")["prometheus/tidegate.yaml"])
     gateway, engines = page["scrape_configs"]
     assert gateway["static_configs"][0]["targets"] == [lock.cluster.gateway.admin]
     assert [one["targets"] for one in engines["static_configs"]] == [["a:8000"], ["[::1]:8001"]]
@@ -197,7 +197,7 @@ def test_prometheus_finds_gateway_and_engines() -> None:
 def test_each_pool_scrapes_its_own_engines() -> None:
     pools = [PoolSpec(model=name, instances=[InstanceSpec(url=f"http://{name}:1")]) for name in ("a", "b")]
     lock = freeze(ClusterSpec(pools=pools), {name: Known(version="0.33.0") for name in "ab"}, written=WRITTEN)
-    jobs = yaml.safe_load(only(rendered(lock, "prometheus")))["scrape_configs"][1:]
+    jobs = yaml.safe_load(rendered(lock, "prometheus")["prometheus/tidegate.yaml"])["scrape_configs"][1:]
     found = {job["job_name"]: [one["targets"] for one in job["static_configs"]] for job in jobs}
     assert found == {"tidegate-engine-a": [["a:1"]], "tidegate-engine-b": [["b:1"]]}
 

@@ -1,4 +1,4 @@
-"""`tidegate render`: launch scripts, systemd units and scrape configuration from the lock."""
+"""`tidegate render`: launch scripts, systemd units, Prometheus and Grafana files from the lock."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tidegate.deploy.place import origin
 from tidegate.deploy.scrape import scrape_config
 from tidegate.deploy.systemd import FOLDER, USER, systemd_units
 from tidegate.errors import BadInputError, ExitCode, UnavailableError
+from tidegate.observe.dashboards import dashboard_files
+from tidegate.observe.rules import rule_file
 from tidegate.spec.lock import Lock
 from tidegate.spec.lock_file import load_lock
 
@@ -23,13 +25,16 @@ READABLE: Final = 0o644
 
 
 def command(
-    what: Annotated[Literal["launch", "systemd", "prometheus", "all"], typer.Argument(help="What to render.")],
+    what: Annotated[
+        Literal["launch", "systemd", "prometheus", "grafana", "all"], typer.Argument(help="What to render.")
+    ],
     lock: Annotated[Path, typer.Argument(help="The lock.")] = Path("tidegate.lock"),
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files. [default: print them]")] = None,
     folder: Annotated[str, typer.Option(help="Where the files will lie on the hosts.")] = FOLDER,
     user: Annotated[str, typer.Option(help="Who the units run as.")] = USER,
 ) -> ExitCode:
-    """Render what brings a lock to the hosts: launch scripts, systemd units, Prometheus scrape configuration.
+    """Render what brings a lock to the hosts: launch scripts, systemd units, Prometheus scrape configuration
+    and rules, Grafana dashboards.
 
     `all` adds the cluster document for the gateway. The same lock gives the same files.
     """
@@ -56,7 +61,9 @@ def rendered(lock: Lock, what: str, folder: str = FOLDER, user: str = USER) -> d
     if what in ("systemd", "all"):
         files |= systemd_units(lock, folder, user)
     if what in ("prometheus", "all"):
-        files |= scrape_config(lock)
+        files |= scrape_config(lock) | rule_file(lock.cluster)
+    if what in ("grafana", "all"):
+        files |= dashboard_files(lock.cluster)
     if what == "all":
         text = yaml.safe_dump(msgspec.to_builtins(lock.cluster), sort_keys=False, allow_unicode=True)
         files["tidegate.yaml"] = f"# Rendered from tidegate.lock {origin(lock)}.\n{text}"

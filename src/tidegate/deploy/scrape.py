@@ -28,6 +28,8 @@ def scrape_config(lock: Lock) -> dict[str, str]:
             "scrape_interval": INTERVAL,
             "scrape_timeout": TIMEOUT,
             "metrics_path": "/metrics",
+            # Its `instance` is an engine's name and must not be renamed to make room for the target's own.
+            "honor_labels": True,
             "static_configs": [{"targets": [lock.cluster.gateway.admin], "labels": {"lock": known}}],
         }
     ]

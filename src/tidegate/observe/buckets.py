@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-BOUNDS_S: Final = tuple(round(10 ** (step / 5 - 3), 5) for step in range(27))
-"""Upper bounds, five a decade, 1 ms to 158 s."""
+PROMISED_S: Final = (0.05, 0.8)
+"""The default SLO's ITL and TTFT, so that what was promised is counted exactly."""
+BOUNDS_S: Final = tuple(sorted([*(round(10 ** (step / 5 - 3), 5) for step in range(27)), *PROMISED_S]))
+"""Upper bounds, five a decade, 1 ms to 158 s, and the promised ones between them."""
 
 
 class Buckets:

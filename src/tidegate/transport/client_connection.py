@@ -1,7 +1,8 @@
 """One connection to an upstream: sends a request, reads its answer, and goes back to its pool.
 
 llhttp (httptools) parses. What it finds in one read is noted and handed on after it returned: a body piece per read,
-and completion last, so that whoever reacts to it may already use this connection again.
+and completion last, so that whoever reacts to it may already use this connection again. One that sent more than its
+answer is never used again.
 
     IDLE --send--> WAITING --answer head--> READING --answer whole--> IDLE (kept) or CLOSED
     any  --cancelled, peer closed, garbage--> CLOSED
@@ -47,8 +48,8 @@ class ClientConnection(asyncio.Protocol):
     """An upstream connection. One call at a time."""
 
     __slots__ = (
-        "_call", "_head_bytes", "_head_seen", "_headers", "_home", "_keep_alive", "_message_done", "_parser", "_paused",
-        "_pieces", "_transport", "idle_since_s", "stage",
+        "_call", "_head_bytes", "_head_seen", "_headers", "_home", "_keep_alive", "_message_done", "_overrun", "_parser",
+        "_paused", "_pieces", "_status", "_transport", "idle_since_s", "stage",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -64,24 +65,35 @@ class ClientConnection(asyncio.Protocol):
         self._head_seen = False
         self._keep_alive = False
         self._message_done = False
+        self._overrun = False
+        """More came than the answer; whose it is nobody can say."""
+        self._status = 0
         self._paused = False
         self.idle_since_s = 0.0
 
     # --- llhttp: only note ---
+
+    def on_message_begin(self) -> None:
+        if self._message_done:
+            self._overrun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_seen:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self._message_done:
+            return
         self._head_seen = True
+        self._status = self._parser.get_status_code()
         self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it at the message's end
 
     def on_body(self, data: bytes) -> None:
-        self._pieces.append(data)
+        if not self._overrun:
+            self._pieces.append(data)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:
+        if self._status < 200:
             self._head_seen = False
             self._headers = []
         else:
@@ -126,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
         self.stage = WAITING
         self._headers = []
         self._head_bytes = 0
-        self._head_seen = self._message_done = False
+        self._head_seen = self._message_done = self._overrun = False
         if len(data) == 2 and len(data[1]) <= JOIN_BYTES:
             self._transport.write(data[0] + data[1])
         else:
@@ -162,6 +174,7 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             broken = True
+            self._overrun = self._message_done
         try:
             if self.stage == READING and len(self._pieces) == 1 and not self._message_done and call is not None:
                 call.sink.on_answer_body(call, self._pieces.pop())
@@ -189,7 +202,7 @@ class ClientConnection(asyncio.Protocol):
                 self._fail("garbage")
                 return
             self.stage = READING
-            call.sink.on_answer_head(call, self._parser.get_status_code(), self._headers)
+            call.sink.on_answer_head(call, self._status, self._headers)
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             if self._call is call:
@@ -200,7 +213,7 @@ class ClientConnection(asyncio.Protocol):
     def _whole(self) -> None:
         """The answer ended. The connection goes back first, so that whoever hears of it can use it."""
         call, self._call = self._call, None
-        if self._message_done and self._keep_alive:
+        if self._message_done and self._keep_alive and not self._overrun:
             if self._paused:
                 self.resume()
             self.stage = IDLE

@@ -131,10 +131,10 @@ class Exchange:
         self._transport.write(b"%b%b%b%b\r\n" % (status_line(status), lines, self._connection_line(), framing))
 
     def send(self, data: bytes) -> None:
-        """One piece of the answer, framed here, not empty."""
-        if self.ended:
-            return
+        """One piece of the answer, framed here. An empty one is none: as a chunk it would end the answer."""
         size = len(data)
+        if self.ended or not size:
+            return
         if self._chunked:
             self._transport.write((CHUNK_HEADS[size] if size < 1024 else b"%x\r\n" % size) + data + b"\r\n")
         else:

@@ -54,5 +54,5 @@ async def _dial(
             await asyncio.get_running_loop().create_connection(protocol, host, port)
     except TimeoutError:
         on_failed("timeout")
-    except OSError:
+    except (OSError, ValueError):  # a name that cannot be one of a host is a ValueError
         on_failed("refused")

@@ -8,6 +8,7 @@ request begins.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 from tidegate.transport.exchange import Exchange
@@ -15,6 +16,7 @@ from tidegate.wire.http import CLOSE, Headers, malformed_body, status_line
 
 MAX_HEADERS: Final = 100
 VERSION_BYTES: Final = len(b" HTTP/1.1")
+_ABSOLUTE: Final = re.compile(r"https?://[^/?]*", re.IGNORECASE)
 
 
 class HeadProblem(Exception):  # noqa: N818 - a refusal to be answered, not a program error
@@ -37,7 +39,7 @@ def inspect_head(exchange: Exchange, head: bytes, body_limit_bytes: int) -> None
         _check_repeated(exchange.headers)
     if b"host" not in named and exchange.http_minor == 1:
         raise HeadProblem(400, "A Host header is needed.", "malformed_request")
-    if not exchange.target.startswith("/"):
+    if not exchange.target.startswith("/") or "#" in exchange.target:
         exchange.target = _origin_form(exchange.target)
     length = named.get(b"content-length")
     if length is not None:
@@ -100,9 +102,12 @@ def _continue(value: bytes, minor: int) -> bool:
 
 def _origin_form(text: str) -> str:
     """Path and query of an absolute target (RFC 9112 §3.2.2): what follows the authority."""
-    if text[:7].lower() == "http://" or text[:8].lower() == "https://":
-        slash = text.find("/", 8)
-        return text[slash:] if slash > 0 else "/"
+    if "#" in text:
+        raise HeadProblem(400, "The request target has a fragment.", "malformed_request")
+    match = _ABSOLUTE.match(text)
+    if match is not None:
+        rest = text[match.end() :]
+        return rest if rest.startswith("/") else "/" + rest
     if text == "*":
         return text
     raise HeadProblem(400, "The request target is not a path.", "malformed_request")

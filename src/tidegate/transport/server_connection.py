@@ -4,7 +4,8 @@ llhttp (httptools) parses, a fresh parser for each request, and only what this f
 and bounded first, then fed as a whole. A body of known length is cut here, exactly where it ends, so that a pipelined
 successor waits, unparsed, until the answer before it is finished. A chunked body goes through the parser, which alone
 knows where the successor begins: if one was in the same read, the connection is closed after the answer, which HTTP
-allows and clients retry. An offered upgrade is ignored (RFC 9110 §7.8).
+allows and clients retry. Trailers are read and dropped. An offered upgrade is ignored (RFC 9110 §7.8). No request is
+begun while the client leaves answers unread, so that pipelining cannot pile them up here.
 
 Stages and what moves between them:
 
@@ -99,9 +100,11 @@ class ServerConnection(asyncio.Protocol):
 
     # --- llhttp: only note what was found; acting waits until the parser has returned ---
 
-    def on_url(self, url: bytes) -> None:
+    def on_message_begin(self) -> None:
         if self._message_done:
             self._overrun = True
+
+    def on_url(self, url: bytes) -> None:
         self._target = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -161,6 +164,8 @@ class ServerConnection(asyncio.Protocol):
             self._deadline_tick = 0
         exchange = self._exchange
         if exchange is None:
+            if writable:
+                self._take_held()
             return
         exchange.writable = writable
         try:
@@ -174,7 +179,7 @@ class ServerConnection(asyncio.Protocol):
             return self._deadline_tick - tick
         if self._deadline_tick == 0:
             return self._home.limits.idle_ticks
-        if self._stage in (BODY, DISCARD) or (self._stage == HEAD and self._partial):
+        if self._stage == BODY or (self._stage == HEAD and self._partial):
             self._fail(408, "The request did not arrive in time.", "request_timeout")
             return 0
         self._transport.abort()
@@ -183,7 +188,7 @@ class ServerConnection(asyncio.Protocol):
     # --- reading ---
 
     def data_received(self, data: bytes) -> None:
-        if self._consuming or self._stage == ANSWER:
+        if self._consuming or self._stage == ANSWER or (self._stage == HEAD and not self._writable):
             self._hold(data)
             return
         self._consuming = True
@@ -196,17 +201,17 @@ class ServerConnection(asyncio.Protocol):
 
     def _consume(self, rest: bytes) -> None:
         while True:
-            if self._stage == HEAD:
+            if self._stage == HEAD and self._writable:
                 rest = self._take_head(rest)
             elif self._stage == BODY or self._stage == DISCARD:
                 rest = self._take_body(rest)
-            elif self._stage == ANSWER:
+            elif self._stage == ANSWER or self._stage == HEAD:
                 self._held = rest + self._held
                 return
             else:
                 return
             if not rest:
-                if not self._held or self._stage == ANSWER:
+                if not self._held or self._stage == ANSWER or not self._writable:
                     return
                 rest, self._held = self._held, b""
                 self._read_on()
@@ -221,6 +226,13 @@ class ServerConnection(asyncio.Protocol):
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
+
+    def _take_held(self) -> None:
+        """Goes on with what was held back, once there is nothing to wait for."""
+        if self._held and self._stage == HEAD and self._writable and not self._consuming:
+            held, self._held = self._held, b""
+            self._read_on()
+            self.data_received(held)
 
     def hold_body(self, held: bool) -> None:
         """An exchange's wish to stop or go on reading its body."""
@@ -302,6 +314,7 @@ class ServerConnection(asyncio.Protocol):
         if self._home.closing:
             exchange.keep_alive = False
         if exchange.content_length < 0:
+            self._headers = []  # what follows are trailers: nothing of the exchange's
             self._parser = self._chunk_parser(parser, head)
         return exchange
 
@@ -312,7 +325,6 @@ class ServerConnection(asyncio.Protocol):
             return parser
         lines = head.split(b"\r\n")
         parser = httptools.HttpRequestParser(self)
-        self._headers = []
         self._message_done = False
         parser.feed_data(b"\r\n".join(line for line in lines if not line.lower().startswith(b"upgrade:")))
         return parser
@@ -341,7 +353,7 @@ class ServerConnection(asyncio.Protocol):
         assert self._parser is not None
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as exc:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             if not self._overrun:
                 self._fail(400, f"Malformed request body: {exc}.", "malformed_request")
                 return
@@ -363,7 +375,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _request_done(self, exchange: Exchange) -> None:
         self._stage = ANSWER
-        self._deadline_tick = 0
+        if self._writable:  # else the time for reading the answer before it runs on
+            self._deadline_tick = 0
         self._parser = None
         if self._overrun:
             exchange.keep_alive = False
@@ -383,10 +396,7 @@ class ServerConnection(asyncio.Protocol):
             if exchange.keep_alive and not self._home.closing:
                 self._stage = HEAD
                 self._deadline_tick = self._home.wheel.tick + self._home.limits.idle_ticks
-                if self._held and not self._consuming:
-                    held, self._held = self._held, b""
-                    self._read_on()
-                    self.data_received(held)
+                self._take_held()
             else:
                 self._stage = CLOSED
                 self._transport.close()

@@ -59,11 +59,11 @@ def passed_lines(headers: Headers, dropped: frozenset[bytes]) -> bytes:
 
 def passed_on(headers: Headers, dropped: frozenset[bytes]) -> Headers:
     """`headers` without `dropped` and without those that a `connection` header names."""
+    named: set[bytes] = set()
     for name, value in headers:
         if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
-            named = {token.strip().lower() for token in value.split(b",")}
-            return [pair for pair in headers if pair[0] not in dropped and pair[0] not in named]
-    return [pair for pair in headers if pair[0] not in dropped]
+            named.update([token.strip().lower() for token in value.split(b",")])
+    return [pair for pair in headers if pair[0] not in dropped and pair[0] not in named]
 
 
 def request_head(method: str, target: str, headers: Headers, host: bytes, content_length: int) -> bytes:

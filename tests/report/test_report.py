@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from rich.console import Console, RenderableType
 
 from tidegate.cli import run as run_cli
@@ -69,6 +70,24 @@ def test_what_is_not_known_is_printed_as_unknown_and_never_as_zero() -> None:
     text = text_of(run_table(figures_of(slow_run())))
     for title in ("Crashes per instance-hour", "Preemptions", "MFU", "KV cache peak", "Per million output tokens"):
         assert "unknown" in line_with(text, title)
+
+
+NAME = "[/red][bold]<img src=x onerror=alert(1)></script>"
+
+
+def test_names_are_shown_as_they_were_written() -> None:
+    run = slow_run()
+    run.label = NAME
+    run.phases = [PhaseMark(NAME, 0, 10)]
+    for request in run.requests:
+        request.plan = structs.replace(request.plan, phase=NAME)
+    figures = figures_of(run)
+    assert text_of(run_table(figures), 300).count(NAME) == 3
+    assert NAME in text_of(comparison_table(figures, figures), 300)
+    assert "<img" not in page([run])
+    drawn = str([chart.spec for chart in all_charts([Shown(run, figures, "after")])])
+    assert "&lt;img" in drawn
+    assert "<img" not in drawn
 
 
 def test_trouble_with_a_run_is_said_loudly() -> None:
@@ -211,7 +230,7 @@ def test_what_users_wrote_cannot_break_out_of_the_page() -> None:
     assert "<b>'" not in page([run])
     reader = read_page(run)
     assert "</script><script>alert(1)</script>" in reader.text
-    assert json.loads(reader.charts)["ttft"]["data"][0]["name"].startswith("</script>")
+    assert json.loads(reader.charts)["ttft"]["data"][0]["name"].startswith("&lt;/script&gt;")
 
 
 def test_a_missing_plotly_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

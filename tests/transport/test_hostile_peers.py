@@ -1,4 +1,4 @@
-"""Peers that put their bytes where they do not belong: after the last chunk, after the answer, into an unread socket."""
+"""Peers that put bytes where they do not belong: after the last chunk, after the answer, into an unread socket."""
 
 from __future__ import annotations
 

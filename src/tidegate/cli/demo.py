@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -189,4 +190,4 @@ def _show(runs: list[RunRecord], folder: Path, began_s: float, console: Console)
 
 
 def _say(console: Console, step: str, text: str) -> None:
-    console.print(f"[bold cyan]{step}[/] {text}", highlight=False)
+    console.print(f"[bold cyan]{step}[/] {escape(text)}", highlight=False)

@@ -33,7 +33,7 @@ def command(
     else:
         Console().print(run_table(figures[0]) if len(figures) == 1 else comparison_table(*figures))
     if html is not None:
-        Console(stderr=True).print(f"report: {html}", soft_wrap=True)
+        Console(stderr=True).print(f"report: {html}", soft_wrap=True, markup=False)
 
 
 def write_page(text: str, path: Path) -> None:

@@ -61,6 +61,11 @@ def all_charts(shown: list[Shown]) -> list[Chart]:
     return charts
 
 
+def _legend(item: Shown) -> str:
+    """The run's name for a chart, which takes tags for formatting."""
+    return escape(name_of(item.figures))
+
+
 def _goodput(shown: list[Shown]) -> Chart:
     names = ["all", *shown[0].figures.phases, *(f"{name} prompts" for name in shown[0].figures.classes)]
     data = []
@@ -69,7 +74,8 @@ def _goodput(shown: list[Shown]) -> Chart:
         parts |= {f"{name} prompts": part for name, part in item.figures.classes.items()}
         shares = [parts[name].goodput_share if name in parts else None for name in names]
         data.append({
-            "type": "bar", "name": name_of(item.figures), "x": names, "y": shares, "marker": {"color": item.role},
+            "type": "bar", "name": _legend(item), "x": list(map(escape, names)), "y": shares,
+            "marker": {"color": item.role},
             "text": ["" if share is None else f"{share:.0%}" for share in shares], "textposition": "outside",
             "cliponaxis": False, "hovertemplate": "%{x}: %{y:.1%}<extra>%{fullData.name}</extra>",
         })  # fmt: skip
@@ -90,7 +96,7 @@ def _latency(
     for item in shown:
         for label, line in lines(item):
             data.append({
-                "type": "scatter", "mode": _MODES[key], "name": f"{name_of(item.figures)} {label}", "x": line.x_s,
+                "type": "scatter", "mode": _MODES[key], "name": f"{_legend(item)} {label}", "x": line.x_s,
                 "y": line.y_ms, "line": {"color": item.role, "width": 2, "dash": _DASHES[label]},
                     "marker": {"color": item.role, "size": 4},
                 "hovertemplate": "%{x:.1f} s: %{y:,.0f} ms<extra>%{fullData.name}</extra>",
@@ -152,7 +158,7 @@ def _cdf(key: str, title: str, shown: list[Shown], steps: Callable[[RunRecord], 
     for item in shown:
         line = steps(item.run)
         data.append({
-            "type": "scatter", "mode": "lines", "name": name_of(item.figures), "x": line.x_ms, "y": line.share,
+            "type": "scatter", "mode": "lines", "name": _legend(item), "x": line.x_ms, "y": line.share,
             "line": {"color": item.role, "width": 2, "shape": "hv"},
             "hovertemplate": "%{y:.1%} within %{x:,.0f} ms<extra>%{fullData.name}</extra>",
         })  # fmt: skip

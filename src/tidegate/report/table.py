@@ -1,4 +1,7 @@
-"""Terminal tables of one run, or of two side by side."""
+"""Terminal tables of one run, or of two side by side.
+
+What a user named is put in as `Text`: a plain string would be read as Rich's markup.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def _title(*runs: RunFigures) -> Text:
 def _table(columns: list[str]) -> Table:
     table = Table(header_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number < 2)
+        table.add_column(Text(column), justify="left" if number < 2 else "right", no_wrap=number < 2)
     return table
 
 
@@ -94,10 +97,10 @@ def _parts_table(what: str, parts: Mapping[str, Figures]) -> RenderableType:
     table = Table(header_style="bold")
     table.add_column(what, no_wrap=True)
     for column in ("sent", "done", "in SLO", "TTFT P50", "TTFT P99", "ITL P99", "tokens/s"):
-        table.add_column(column, justify="right", no_wrap=True)
+        table.add_column(Text(column), justify="right", no_wrap=True)
     for name, part in parts.items():
         table.add_row(
-            name,
+            Text(name),
             str(part.sent),
             str(part.completed),
             _or_unknown(part.goodput_share, share),

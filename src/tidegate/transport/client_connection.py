@@ -48,8 +48,8 @@ class ClientConnection(asyncio.Protocol):
     """An upstream connection. One call at a time."""
 
     __slots__ = (
-        "_call", "_head_bytes", "_head_seen", "_headers", "_home", "_keep_alive", "_message_done", "_overrun", "_parser",
-        "_paused", "_pieces", "_status", "_transport", "idle_since_s", "stage",
+        "_call", "_head_bytes", "_head_seen", "_headers", "_home", "_keep_alive", "_message_done", "_overrun",
+        "_parser", "_paused", "_pieces", "_status", "_transport", "idle_since_s", "stage",
     )  # fmt: skip
 
     _transport: asyncio.Transport

@@ -76,3 +76,23 @@ def lag_after(lag_s: float, elapsed_s: float, steps: int, chunk_s: float) -> flo
     step_s = elapsed_s / steps
     first_s = max(lag_s - step_s, 0.0) + chunk_s
     return max(first_s + (steps - 1) * (chunk_s - step_s), chunk_s)
+
+
+class FrontEnd:
+    """An engine's API server as a queue of chunks: `lag_s` is how long after the end of the last step its last token
+    reaches a reader, `rise_s` by how much that rose (or fell) with each of the steps before."""
+
+    __slots__ = ("_at_s", "lag_s", "rise_s")
+
+    def __init__(self) -> None:
+        self._at_s = 0.0
+        self.lag_s = 0.0
+        self.rise_s = 0.0
+
+    def steps_ended(self, start_s: float, end_s: float, steps: int, chunk_s: float) -> None:
+        """`steps` steps ran from `start_s` to `end_s`, each with chunks that take `chunk_s` to write."""
+        idle_s = start_s - self._at_s
+        before_s = max(0.0, self.lag_s - idle_s)
+        self.lag_s = lag_after(self.lag_s, end_s - self._at_s, steps, chunk_s)
+        self.rise_s = (self.lag_s - before_s) / steps
+        self._at_s = end_s

@@ -24,7 +24,7 @@ from heapq import heappop, heappush
 
 from tidegate.errors import BadInputError
 from tidegate.spec import EngineProfile
-from tidegate.twin.calibration import lag_after
+from tidegate.twin.calibration import FrontEnd
 from tidegate.twin.cost import StepCost
 from tidegate.twin.counters import Statistics
 from tidegate.twin.holdings import Holdings
@@ -39,10 +39,10 @@ class Instance:
 
     __slots__ = (
         "_aborting", "_batch", "_block_tokens", "_chunk_seqs", "_chunk_tokens", "_context_sum", "_decoding",
-        "_duration_s", "_ended_s", "_finishes", "_holdings", "_lag_at_s", "_lag_rise_s", "_list_tokens",
-        "_max_sequences", "_need", "_new_tokens", "_order", "_partial", "_preempted", "_running", "_serial",
-        "_start_s", "_step_pairs", "_step_tokens", "_steps", "_stretch", "_tick", "_total", "_waiting",
-        "_waiting_count", "cost", "in_step", "lag_s", "log", "name", "pool", "profile", "step_end_s",
+        "_duration_s", "_ended_s", "_finishes", "_holdings", "_list_tokens", "_max_sequences", "_need", "_new_tokens",
+        "_order", "_partial", "_preempted", "_running", "_serial", "_start_s", "_step_pairs", "_step_tokens",
+        "_steps", "_stretch", "_tick", "_total", "_waiting", "_waiting_count", "cost", "front", "in_step", "log",
+        "name", "pool", "profile", "step_end_s",
     )  # fmt: skip
 
     def __init__(
@@ -55,10 +55,7 @@ class Instance:
         capacity_tokens: int = -1,
     ) -> None:
         """`capacity_tokens` overrides the cost model's estimate of the KV cache, where the engine told the real one.
-
-        Raises `BadInputError` where vLLM would not start: a step budget below the number of sequences, or a KV
-        cache smaller than one context.
-        """
+        Raises `BadInputError` where the engine would not start (`check_startable`)."""
         tokens = capacity_tokens if capacity_tokens >= 0 else cost.kv_capacity_tokens
         check_startable(name, profile, tokens)
         self.name = name
@@ -104,11 +101,7 @@ class Instance:
         self._preempted: list[Sequence] = []
         self._aborting: list[Sequence] = []
         self._total = Statistics()
-        self.lag_s = 0.0
-        """How long after the end of the last step its last token reaches a reader."""
-        self._lag_at_s = 0.0
-        self._lag_rise_s = 0.0
-        """By how much the lag rose (or fell) with each step of the last step or leap."""
+        self.front = FrontEnd()
         self._ended_s = 0.0
 
     # --- what callers do --------------------------------------------------------------------------------------
@@ -191,7 +184,7 @@ class Instance:
         end_s = self._ended_s
         if self.cost.calibration.front_chunk_s > 0.0:
             self._fall_behind(steps, decoding)
-            end_s += self.lag_s
+            end_s += self.front.lag_s
         if self._preempted:
             result.preempted = self._preempted
             self._preempted = []
@@ -389,7 +382,7 @@ class Instance:
         seq = order[-1]
         if seq.state == DECODE:
             self._leave_decode(seq)
-            seq.last_token_s = now + self.lag_s
+            seq.last_token_s = now + self.front.lag_s
         self._leave_batch(seq, self._holdings.prefix_cache)
         order.pop()
         seq.state = WAITING
@@ -417,7 +410,7 @@ class Instance:
         self._context_sum += tokens
         if self._chunk_seqs:
             if self.log is not None:
-                self.log.steps(self._duration_s + self._lag_rise_s, 0.0, 0, 1, self._tick)
+                self.log.steps(self._duration_s + self.front.rise_s, 0.0, 0, 1, self._tick)
             return
         if steps > 1:
             self.pool.take(self._blocks_needed(steps - 1))
@@ -429,7 +422,7 @@ class Instance:
     def _log_decodes(self, log: StepLog, steps: int, end_s: float) -> None:
         """Steps of the stretch under way are gaps of all who decode."""
         stretch = self._stretch
-        log.steps(stretch.step_s + self._lag_rise_s, stretch.rise_s, stretch.done, steps, self._tick)
+        log.steps(stretch.step_s + self.front.rise_s, stretch.rise_s, stretch.done, steps, self._tick)
 
     def _fall_behind(self, steps: int, decoding: int) -> None:
         """Moves the front end's lag to the end of the step or leap; what readers see of a gap grows by its rise."""
@@ -438,12 +431,8 @@ class Instance:
             seq = self._chunk_seqs[index]
             if seq.computed_tokens + self._chunk_tokens[index] == seq.target_tokens:
                 chunks += 1
-        before_s = self.lag_s
-        elapsed_s = self._ended_s - self._lag_at_s
-        self.lag_s = lag_after(before_s, elapsed_s, steps, chunks * self.cost.calibration.front_chunk_s)
-        self._lag_at_s = self._ended_s
-        idle_s = elapsed_s - (self._ended_s - self._start_s)
-        self._lag_rise_s = (self.lag_s - max(0.0, before_s - idle_s)) / steps
+        chunk_s = chunks * self.cost.calibration.front_chunk_s
+        self.front.steps_ended(self._start_s, self._ended_s, steps, chunk_s)
 
     def _account_step(self, steps: int) -> None:
         total = self._total

@@ -276,8 +276,8 @@ class Shell:
         if not instance.in_step or instance.step_end_s != now:
             return  # brought forward by an arrival or an abort, and taken then
         result = instance.finish_step()
-        if instance.lag_s > 0.0 and (result.first or result.finished):
-            self._kernel.push(now + instance.lag_s, DELIVER, result)
+        if instance.front.lag_s > 0.0 and (result.first or result.finished):
+            self._kernel.push(now + instance.front.lag_s, DELIVER, result)
         else:
             self._deliver(result, now)
         arriving = self._next

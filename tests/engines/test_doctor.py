@@ -246,7 +246,7 @@ def test_any_bytes_are_a_log(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [b"Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%\n" * 4000, b"\0" * 2**18]
+    "block", [b"Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%\n" * 500, b"\0" * 2**18]
 )
 def test_memory_does_not_grow_with_the_log(block: bytes) -> None:
     """64 blocks, lines that all match, and one line without an end: the peak stays at a few blocks."""
@@ -259,7 +259,7 @@ def test_memory_does_not_grow_with_the_log(block: bytes) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     scan.close()
-    assert peak < 16 * 2**20
+    assert peak < 8 * 2**20
 
 
 def test_quantiles_of_nothing_are_unknown() -> None:

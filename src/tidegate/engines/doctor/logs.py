@@ -73,11 +73,11 @@ class LogScan:
             self._carry = b""
 
     def _block(self, block: bytes) -> None:
-        starts: dict[int, None] = {}
+        starts: dict[int, list[bytes]] = {}
         for trigger in self._triggers:
             at = block.find(trigger)
             while at >= 0:
-                starts[block.rfind(b"\n", 0, at) + 1] = None
+                starts.setdefault(block.rfind(b"\n", 0, at) + 1, []).append(trigger)
                 line_end = block.find(b"\n", at)
                 at = block.find(trigger, line_end) if line_end >= 0 else -1
         at, number = 0, self._line
@@ -85,17 +85,14 @@ class LogScan:
             number += block.count(b"\n", at, start)
             at = start
             end = block.find(b"\n", start)
-            self._hit(number, block[start : len(block) if end < 0 else end])
+            self._hit(number, block[start : len(block) if end < 0 else end], starts[start])
         self._line += block.count(b"\n")
 
-    def _hit(self, number: int, line: bytes) -> None:
-        text = ""
+    def _hit(self, number: int, line: bytes, triggers: list[bytes]) -> None:
+        text = line[:_DECODED_BYTES].decode("utf-8", errors="replace")
         seen: set[int] = set()
-        for trigger, takers in self._triggers.items():
-            if trigger not in line:
-                continue
-            text = text or line[:_DECODED_BYTES].decode("utf-8", errors="replace")
-            for taker in takers:
+        for trigger in triggers:
+            for taker in self._triggers[trigger]:
                 if id(taker) not in seen:
                     seen.add(id(taker))
                     self._take(taker, number, text)

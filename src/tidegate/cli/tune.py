@@ -17,19 +17,20 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.cli.report import write_page
+from tidegate.cli.tune_live import prove_on_emulated
 from tidegate.errors import BadInputError, ExitCode
 from tidegate.spec import ClusterSpec, SloSpec, load_spec
 from tidegate.spec.lock import digest_of
 from tidegate.traffic.plan import PlannedRequest
 from tidegate.traffic.schedule import plan
 from tidegate.tune.explain import explanation, impossible
-from tidegate.tune.outcome import RANKED, TuneReport, cells_of, report_of
+from tidegate.tune.outcome import RANKED, TuneReport, cells_of, proof_lines, report_of, with_proof
 from tidegate.tune.page import page
 from tidegate.tune.search import Found, Limits, Search
 from tidegate.tune.space import Setting, Space, Value, applied, current, space_of
 from tidegate.tune.study import Study
 from tidegate.tune.trial import Case, Judge, TwinPool, TwinTrial
-from tidegate.tune.verdict import Judged
+from tidegate.tune.verdict import Goal, Judged
 from tidegate.units import format_duration, parse_duration_s
 
 GOOD_STARTS: Final[tuple[Setting, ...]] = (
@@ -61,6 +62,14 @@ def command(
     fix: Annotated[list[str] | None, typer.Option(help="Leave this knob as it is.")] = None,
     knob: Annotated[list[str] | None, typer.Option(help="A knob's values, as step_tokens=512,1024.")] = None,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="Processes.")] = 2,
+    live: Annotated[
+        Literal["emulated"] | None, typer.Option(help="Prove the shortlist on engines started here, behind a gateway.")
+    ] = None,
+    shortlist: Annotated[int, typer.Option(min=1, help="Settings to prove live.")] = 3,
+    gpu_minutes: Annotated[float | None, typer.Option(min=0, help="GPU time for live trials; it is kept.")] = None,
+    error: Annotated[
+        float, typer.Option(min=0, help="What twin and live may differ by, as a share of the SLO; more stops.")
+    ] = 0.3,
     study: Annotated[Path | None, typer.Option(help="Keep what was tried here; an interrupted tune goes on.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the tuned cluster, the JSON and the page.")] = Path("runs"),
     html: Annotated[bool, typer.Option("--html/--no-html", help="Write the page.")] = True,
@@ -71,33 +80,41 @@ def command(
     P99 TTFT, P99 ITL and no risk of running out of GPU memory are hard constraints. Exit 1: nothing keeps the SLO.
     """
     spec = _seeded(load_spec(config), seed)
-    judged = _judged_by(spec, headroom)
-    least = least_goodput if least_goodput is not None else 0.95 if goal == "cost" else 0.0
-    opened = [*(free or []), *(["replicas"] if goal == "cost" else [])]
+    case = _case(spec, config.parent, headroom, goal, least_goodput, _duration(slice_of, "--slice"))
     plans = plan(spec.traffic, config.parent)
-    space = space_of(
-        spec,
-        max(one.prompt_tokens + one.output_tokens for one in plans),
-        free=opened,
-        fix=fix or [],
-        only=_values(knob),
-    )
-    case = Case(
-        spec=judged, base_dir=config.parent, goal=goal, least_goodput=least, slice_s=_duration(slice_of, "--slice")
-    )
+    space = _space(spec, plans, goal, free or [], fix or [], knob or [])
     limits = Limits(trials=trials, budget_s=_duration(budget, "--budget"), seed=spec.traffic.seed, seeds=seeds)
-    start = current(spec)
-    reason = impossible(judged, plans)
-    found = _nothing() if reason else _search(case, space, limits, start, jobs, study)
-    lines = [] if found.winner is not None else _explained(found, reason, judged, plans)
+    reason = impossible(case.spec, plans)
+    found = _nothing() if reason else _search(case, space, limits, current(spec), jobs, study)
+    lines = [] if found.winner is not None else _explained(found, reason, case.spec, plans)
     every = range(limits.seed, limits.seed + seeds)
-    report = report_of(found, space, start, judged.slo, goal, every, lines)
+    report = report_of(found, space, current(spec), case.spec.slo, goal, every, lines)
+    if live is not None and found.winner is not None:
+        report = with_proof(report, prove_on_emulated(case, found, count=shortlist, gpu_minutes=gpu_minutes,
+                                                      error=error, seed=limits.seed))  # fmt: skip
     folder = _write(report, spec, out, html)
     if json:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
         _show(report, folder)
     return ExitCode.OK if report.winner is not None else ExitCode.FAILED
+
+
+def _case(
+    spec: ClusterSpec, base_dir: Path, headroom: float, goal: Goal, least_goodput: float | None, slice_s: float
+) -> Case:
+    least = least_goodput if least_goodput is not None else 0.95 if goal == "cost" else 0.0
+    judged = _judged_by(spec, headroom)
+    return Case(spec=judged, base_dir=base_dir, goal=goal, least_goodput=least, slice_s=slice_s)
+
+
+def _space(
+    spec: ClusterSpec, plans: list[PlannedRequest], goal: Goal, free: list[str], fix: list[str], knobs: list[str]
+) -> Space:
+    """Where cost is the goal, fewer instances are an answer too."""
+    longest = max(one.prompt_tokens + one.output_tokens for one in plans)
+    opened = [*free, *(["replicas"] if goal == "cost" else [])]
+    return space_of(spec, longest, free=opened, fix=fix, only=_values(knobs))
 
 
 def _seeded(spec: ClusterSpec, seed: int | None) -> ClusterSpec:
@@ -121,9 +138,9 @@ def _duration(text: str, option: str) -> float:
     return value_s
 
 
-def _values(words: list[str] | None) -> dict[str, Sequence[Value]]:
+def _values(words: list[str]) -> dict[str, Sequence[Value]]:
     found: dict[str, Sequence[Value]] = {}
-    for word in words or []:
+    for word in words:
         name, equals, values = word.partition("=")
         if not equals or not values:
             raise BadInputError(f"--knob {word} names no values", hint="write for example step_tokens=512,1024")
@@ -219,13 +236,14 @@ def _show(report: TuneReport, folder: Path) -> None:
         print("\r\033[K", end="", file=sys.stderr)
     console = Console(soft_wrap=True, highlight=False)
     console.print(_ranking(report))
-    if report.winner is None:
-        for line in report.explanation:
-            console.print(line)
-    else:
+    for line in report.explanation:
+        console.print(line)
+    if report.winner is not None:
         console.print(_winner(report))
         for one in report.neighbours:
             console.print(f"  {one.knob} {one.value}: {one.why}", style="dim")
+    for line in proof_lines(report):
+        console.print(line)
     console.print(
         f"{report.evaluations} of {report.points:,} settings run in {format_duration(report.wall_s)}"
         f" (ended: {report.ended}); written to {folder}"

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from tidegate.spec import SloSpec
 from tidegate.spec.lock import Results
+from tidegate.tune.live import Proof
 from tidegate.tune.search import Finalist, Found, Neighbour
 from tidegate.tune.space import Setting, Space
 from tidegate.tune.verdict import Goal, Judged
@@ -51,6 +53,8 @@ class TuneReport(Struct, frozen=True, kw_only=True):
     """Why there is no winner, and ways out."""
     free: list[str]
     """Knobs that were searched."""
+    proof: Proof | None = None
+    """What live trials found, where they were asked for."""
 
 
 def report_of(
@@ -76,6 +80,34 @@ def report_of(
         explanation=explanation,
         free=[knob.name for knob in space.free],
     )
+
+
+def with_proof(report: TuneReport, proof: Proof) -> TuneReport:
+    """The report after live trials: the winner is the best that kept the SLO there, and without one there is none."""
+    best = proof.winner
+    if best is None or best.results is None:
+        reason = proof.stopped or "no setting of the shortlist kept the SLO live"
+        return msgspec.structs.replace(report, winner=None, proof=proof, explanation=[*report.explanation, reason])
+    seeds = report.winner.seeds if report.winner is not None else [report.seed]
+    winner = Winner(setting=best.setting, results=best.results, seeds=seeds[:1])
+    if report.winner is not None and report.winner.setting == best.setting:
+        winner = report.winner
+    return msgspec.structs.replace(report, winner=winner, proof=proof)
+
+
+def proof_lines(report: TuneReport) -> list[str]:
+    """The live trials for people."""
+    proof = report.proof
+    if proof is None:
+        return []
+    lines = [f"live trials: {proof.gpu_minutes:g} GPU minutes, the twin's steps times {proof.factor:g} from now on"]
+    for number, step in enumerate(proof.steps, 1):
+        before = ", ".join(cells_of(step.predicted)[:3]) if step.predicted is not None else "nothing"
+        after = ", ".join(cells_of(step.seen)[:3]) if step.seen is not None else step.note
+        lines.append(f"  {number}: predicted {before}; seen {after}")
+    if proof.stopped:
+        lines.append(f"  stopped: {proof.stopped}")
+    return lines
 
 
 def cells_of(judged: Judged) -> tuple[str, str, str, str]:

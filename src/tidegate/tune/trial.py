@@ -25,6 +25,7 @@ from tidegate.traffic.record import PhaseMark
 from tidegate.traffic.schedule import plan, planned_marks
 from tidegate.tune.space import Setting, applied
 from tidegate.tune.verdict import Goal, Judged, Watch, given_up, judge_figures, not_started, oom_risk
+from tidegate.twin.calibration import Calibration
 from tidegate.twin.cluster import record_of
 from tidegate.twin.shell import Shell
 
@@ -60,6 +61,8 @@ class Case(Struct, frozen=True, kw_only=True):
     goal: Goal = "goodput"
     least_goodput: float = 0.0
     slice_s: float = 600.0
+    step_factor: float = 1.0
+    """How much longer than the tables say a step takes, as live trials told."""
 
 
 class _OverError(Exception):
@@ -123,7 +126,9 @@ class TwinTrial:
                 text = f"{why}, {now_s:.0f} s into the scenario"
                 raise _OverError(given_up(ask.setting, text, excess, reach if self.case.goal == "goodput" else -1e9))
 
-        shell = Shell(spec, plans, progress=look)
+        factor = self.case.step_factor
+        calibration = Calibration(decode_factor=factor, prefill_factor=factor)
+        shell = Shell(spec, plans, calibration=calibration, progress=look)
         shell.run()
         run = record_of(shell, spec, plans, marks, "trial", "trial", "")
         return judge_figures(ask.setting, figures_of(run), spec.slo, self.case.goal, self.case.least_goodput)

@@ -51,6 +51,8 @@ class Judged(Struct, frozen=True, kw_only=True):
     """Given up before the end: its figures are bounds."""
     results: Results | None = None
     """None when it never ran to the end."""
+    itl_p50_s: float | None = None
+    """The median gap: what a twin is calibrated by."""
 
     @property
     def ran(self) -> bool:
@@ -87,6 +89,7 @@ def judge_figures(
         goal=goal_of(results, goal),
         why="; ".join(text for _, text in missed),
         results=results,
+        itl_p50_s=figures.total.itl.p50_s,
     )
 
 

@@ -173,3 +173,26 @@ def test_the_prompt_passes_through_byte_for_byte(value: object) -> None:
     body = decode_request(b'{"model":"m","messages":' + raw + b"}", CHAT_PATH)
     assert body.messages is not None
     assert bytes(body.messages) == raw
+
+
+@pytest.mark.parametrize("gap", ["", " "])
+def test_a_body_of_nothing_but_fields_is_refused_before_they_are_all_read(gap: str) -> None:
+    fields = ",".join(f'"k{number}":{gap}1' for number in range(5000))
+    body = f'{{"model":"m","messages":[1],{fields}}}'.encode()
+    with pytest.raises(BadBody, match="more than 1024 fields"):
+        decode_request(body, CHAT_PATH)
+
+
+def test_many_colons_in_a_prompt_are_no_fields_and_duplicates_beside_them_are_still_found() -> None:
+    prompt = b'"messages":["' + b":" * 5000 + b'"]'
+    assert decode_request(b'{"model":"m",' + prompt + b"}", CHAT_PATH).prompt_bytes == 5004
+    with pytest.raises(BadBody) as caught:
+        decode_request(b'{"model":"m","model":"n",' + prompt + b"}", CHAT_PATH)
+    assert caught.value.code == "duplicate_field"
+
+
+def test_stop_strings_are_bounded() -> None:
+    stops = b",".join([b'"a"'] * 20_000)
+    with pytest.raises(BadBody) as caught:
+        decode_request(b'{"model":"m","messages":[1],"stop":[' + stops + b"]}", CHAT_PATH)
+    assert caught.value.param == "stop"

@@ -19,7 +19,7 @@ class AnswerSink(Protocol):
     def on_answer_complete(self, call: Call) -> None: ...
 
     def on_answer_broken(self, call: Call, cause: str) -> None:
-        """`refused` (nobody listens), `reset`, `garbage` or `timeout` (of the connect)."""
+        """`refused` (nobody listens), `reset`, `garbage` or `timeout` (no connection in time, or a shortage here)."""
         ...
 
 

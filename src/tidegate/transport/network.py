@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
+import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+NOBODY_THERE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN))
+"""What says something about the other end. A lack of files, ports, memory or names on this side does not."""
+_NUMBER: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 class Dial(Protocol):
@@ -24,7 +31,7 @@ class Network(Protocol):
         timeout_s: float,
         on_failed: Callable[[str], None],
     ) -> Dial:
-        """`on_failed` gets `refused` or `timeout`."""
+        """`on_failed` gets `refused` (nobody is there) or `timeout` (no answer, or a shortage on this side)."""
         ...
 
 
@@ -54,5 +61,17 @@ async def _dial(
             await asyncio.get_running_loop().create_connection(protocol, host, port)
     except TimeoutError:
         on_failed("timeout")
-    except (OSError, ValueError):  # a name that cannot be one of a host is a ValueError
+    except ValueError:  # a name that cannot be one of a host
         on_failed("refused")
+    except OSError as exc:
+        on_failed("refused" if _nobody_there(exc) else "timeout")
+
+
+def _nobody_there(exc: OSError) -> bool:
+    if isinstance(exc, socket.gaierror):
+        return exc.errno != socket.EAI_AGAIN
+    if exc.errno is not None:
+        return exc.errno in NOBODY_THERE
+    # Several addresses were tried: the loop joins their errors in the text of one that has no number.
+    numbers = [int(number) for number in _NUMBER.findall(str(exc))]
+    return bool(numbers) and NOBODY_THERE.issuperset(numbers)

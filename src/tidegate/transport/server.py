@@ -7,10 +7,12 @@ tests and replays can do without sockets.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, Final
 
 from tidegate.errors import UnavailableError
 from tidegate.transport.exchange import Application, Exchange
+from tidegate.transport.files import room_for_connections
 from tidegate.transport.limits import Limits, Statistics
 from tidegate.transport.server_connection import ServerConnection
 from tidegate.transport.wheel import TimerWheel
@@ -20,6 +22,8 @@ __all__ = ["Application", "Exchange", "HttpServer", "Limits", "Statistics"]
 TICK_S: Final = 1.0
 BACKLOG: Final = 4096
 
+logger = logging.getLogger("tidegate.transport")
+
 
 class HttpServer:
     """Serves one application on one port."""
@@ -28,6 +32,8 @@ class HttpServer:
         self.application = application
         self.limits = limits or Limits()
         self.statistics = Statistics()
+        self.capacity = self.limits.connections
+        """Connections open at once: the limit, or what this process's open files allow."""
         self.wheel = TimerWheel()
         self.closing = False
         self._connections: set[ServerConnection] = set()
@@ -42,6 +48,7 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port (useful with 0). Raises `UnavailableError` when it cannot."""
         loop = asyncio.get_running_loop()
+        self._fit_files()
         try:
             self._server = await loop.create_server(self.protocol, host, port, backlog=BACKLOG)
         except (OSError, OverflowError) as exc:
@@ -54,6 +61,15 @@ class HttpServer:
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
+    def _fit_files(self) -> None:
+        self.capacity = room_for_connections(self.limits.connections)
+        if self.capacity < self.limits.connections:
+            logger.warning(
+                "open files allow %d client connections of the %d configured; raise the hard limit (ulimit -Hn)",
+                self.capacity,
+                self.limits.connections,
+            )
+
     def _tick(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self.wheel.advance()
@@ -63,7 +79,7 @@ class HttpServer:
         self._connections.add(connection)
         self.statistics.open += 1
         self.statistics.accepted += 1
-        if self.statistics.open <= self.limits.connections and not self.closing:
+        if self.statistics.open <= self.capacity and not self.closing:
             return True
         self.statistics.turned_away += 1
         return False

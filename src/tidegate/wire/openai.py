@@ -20,6 +20,7 @@ MAX_CHOICES: Final = 128
 MAX_TOKENS: Final = 2**31 - 1
 MAX_PRIORITY: Final = 2**31 - 1
 MAX_MODEL_CHARS: Final = 512
+MAX_STOP_BYTES: Final = 65_536
 _NULL: Final = b"null"
 _OPEN_ARRAY: Final = ord("[")
 _QUOTE: Final = ord('"')
@@ -102,6 +103,23 @@ _PAIRS: Final = msgspec.json.Decoder(dict[_Key, Raw], dec_hook=_new_key)
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
+MAX_FIELDS: Final = 1024
+_FEW_COLONS: Final = 4096
+"""A body with no more has no more fields; one with more is read with a count of them."""
+
+
+class _FieldCount:
+    """Makes keys, up to a bound: a body of nothing but keys would stop everything else for seconds."""
+
+    def __init__(self) -> None:
+        self.fields = 0
+
+    def new_key(self, _: type, name: Any) -> _Key:
+        self.fields += 1
+        if self.fields > MAX_FIELDS:
+            raise BadBody(f"The request body has more than {MAX_FIELDS} fields.", None, "invalid_value")
+        return _Key(name)
+
 
 def _compact_bytes(fields: dict[str, Raw]) -> int:
     """Bytes of an object of these fields without white space. A body that is no longer names no field twice."""
@@ -118,10 +136,13 @@ def decode_fields(body: bytes) -> dict[str, Raw]:
     try:
         if not body.isascii():
             body.decode()
-        quick = _FIELDS.decode(body)
-        if len(body) == _compact_bytes(quick):
-            return quick
-        pairs = _PAIRS.decode(body)
+        if len(body) <= _FEW_COLONS or body.count(b":") <= _FEW_COLONS:
+            quick = _FIELDS.decode(body)
+            if len(body) == _compact_bytes(quick):
+                return quick
+            pairs = _PAIRS.decode(body)
+        else:
+            pairs = msgspec.json.decode(body, type=dict[_Key, Raw], dec_hook=_FieldCount().new_key)
     except UnicodeDecodeError as exc:
         raise BadBody(f"The request body is not UTF-8: byte {exc.start} is wrong.", None, "invalid_json") from exc
     except RecursionError as exc:
@@ -289,6 +310,8 @@ def _read_user(request: RequestBody, raw: Raw) -> None:
 
 
 def _read_stop(request: RequestBody, raw: Raw) -> None:
+    if len(raw) > MAX_STOP_BYTES:
+        raise BadBody(f"`stop` is larger than {MAX_STOP_BYTES} bytes.", "stop")
     stop = _decode(_STOP, raw, "stop", "a string or an array of strings")
     request.stop = [stop] if isinstance(stop, str) else stop
 

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from tidegate.errors import Outcome
 from tidegate.observe.buckets import Buckets
-from tidegate.policy import lifecycle
+from tidegate.policy import breaker, lifecycle
 from tidegate.policy.ledger import Instance
 
 if TYPE_CHECKING:
@@ -112,6 +112,9 @@ class GatewayCollector(Collector):
             "waiting": GaugeMetricFamily("tidegate_instance_engine_waiting", "As last scraped.", labels=names),
             "kv_used": GaugeMetricFamily("tidegate_instance_kv_used_ratio", "As last scraped.", labels=names),
             "age": GaugeMetricFamily("tidegate_instance_sample_age_seconds", "Since the last scrape.", labels=names),
+            "breaker_open": GaugeMetricFamily(
+                "tidegate_instance_breaker_open", "1 while its fault breaker is open or being tried.", labels=names
+            ),
             "connections": GaugeMetricFamily(
                 "tidegate_instance_connections", "Open connections to it, idle ones included.", labels=names
             ),
@@ -136,6 +139,7 @@ def instance_figures(instance: Instance, now: float) -> dict[str, float | None]:
         "in_flight": float(instance.in_flight),
         "active_blocks": instance.active_blocks(now),
         "prefill_tokens": float(instance.prefill_tokens),
+        "breaker_open": float(instance.breaker.state != breaker.CLOSED),
         "running": sample.running if sample is not None else None,
         "waiting": sample.waiting if sample is not None else None,
         "kv_used": sample.kv_used_fraction if sample is not None else None,

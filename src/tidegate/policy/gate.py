@@ -89,6 +89,8 @@ class Gate:
             return []
         attempt.ticket.move(STREAMING)
         attempt.first_token(now)
+        attempt.instance.breaker.good(attempt.trial, now)
+        attempt.trial = False
         return self._decided(
             "first_token", now, self._serve(self._pool(attempt), now, attempt.instance), attempt.ticket
         )
@@ -114,6 +116,8 @@ class Gate:
         """
         if attempt.closed:
             return []
+        if status >= 500 and status != 503:
+            self._failed(attempt, now)
         if status < 500 and status != 429:
             return self._decided("bad_answer", now, self._end(attempt, Outcome.ENGINE_REFUSED, now))
         again = self._again(attempt, now)
@@ -128,6 +132,8 @@ class Gate:
             return []
         if cause == "refused":
             self._move_instance(attempt.instance, False)
+        else:
+            self._failed(attempt, now)
         name = attempt.instance.name
         if attempt.ticket.state == STREAMING:
             return self._decided("broke", now, self._fail(attempt, refusals.stream_broken(name, cause), now))
@@ -180,6 +186,9 @@ class Gate:
         for pool in self.pools.values():
             if pool.line.count:
                 commands += self._expire(pool, now)
+                if pool.router.any_resting():
+                    # A cool-off may have ended, which no other event tells.
+                    commands += self._serve(pool, now)
         commands += self._overdue(now)
         return self._decided("tick", now, commands)
 
@@ -312,8 +321,19 @@ class Gate:
         ticket.move(OPEN)
         return self._send(ticket, instance, now)
 
+    def _failed(self, attempt: Attempt, now: float) -> None:
+        """The instance failed the attempt: counted, and the instance taken out when its rate says so."""
+        breaker = attempt.instance.breaker
+        breaker.bad(attempt.trial, now)
+        attempt.trial = False
+        pool = self._pool(attempt)
+        if breaker.failing(now) and pool.router.may_open(attempt.instance, pool.max_ejected):
+            breaker.open(now)
+
     def _drop(self, attempt: Attempt, now: float) -> None:
         attempt.release(now)
+        if attempt.trial:
+            attempt.instance.breaker.undecided(True, now)
         attempt.ticket.attempt = None
         self._attempts.pop(attempt.ticket.id, None)
 
@@ -375,6 +395,8 @@ class Gate:
                 late.append((attempt, refusal))
         commands: list[Command] = []
         for attempt, refusal in late:
+            if attempt.ticket.state != STREAMING or now - attempt.last_s >= limits.gap_s:
+                self._failed(attempt, now)
             commands.append(Cancel(attempt))
             commands += self._fail(attempt, refusal, now)
         return commands

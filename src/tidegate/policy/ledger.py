@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.policy import lifecycle
+from tidegate.policy.breaker import Breaker
 from tidegate.policy.pace import PrefillRate
+from tidegate.spec import BreakerSpec
 
 STALE_AFTER_S: Final = 1.0
 HALF_LIFE_S: Final = 2.0
@@ -44,16 +46,17 @@ class Instance:
     """One engine server in the ledger. Claims are made and released by `Attempt`s only."""
 
     __slots__ = (
-        "block_tokens", "capacity_blocks", "in_flight", "kind", "load", "long_tokens", "model", "name", "other_blocks",
-        "own_blocks", "prefill_rate", "prefill_tokens", "sample", "sampled_s", "state", "url",
+        "block_tokens", "breaker", "capacity_blocks", "in_flight", "kind", "load", "long_tokens", "model", "name",
+        "other_blocks", "own_blocks", "prefill_rate", "prefill_tokens", "sample", "sampled_s", "state", "url",
     )  # fmt: skip
 
-    def __init__(self, name: str, url: str, model: str, kind: str = "vllm") -> None:
+    def __init__(self, name: str, url: str, model: str, kind: str = "vllm", breaker: BreakerSpec | None = None) -> None:
         self.name = name
         self.url = url
         self.model = model
         self.kind = kind
         self.state = lifecycle.LAUNCHING
+        self.breaker = Breaker(breaker or BreakerSpec())
         self.block_tokens = DEFAULT_BLOCK_TOKENS
         self.capacity_blocks = -1
         """Total KV blocks; -1 while unknown."""

@@ -198,10 +198,13 @@ class WaitingLine:
         found: list[Ticket] = []
         due = 1 if self._lane_served[1] < self._lane_served[0] else 0
         for priority in range(CLASSES):
-            for lane in (due, 1 - due):
-                ticket = self._lanes[2 * priority + lane].head()
-                if ticket is not None:
-                    found.append(ticket)
+            first = self._lanes[2 * priority + due]
+            second = self._lanes[2 * priority + 1 - due]
+            for lane in (first, second):
+                if lane.tokens:  # an empty lane is not even looked into
+                    ticket = lane.head()
+                    if ticket is not None:
+                        found.append(ticket)
         return found
 
     def _other_head(self, ticket: Ticket) -> Ticket | None:

@@ -16,14 +16,21 @@ class Pool:
     """Everything that serves one model."""
 
     __slots__ = (
-        "admission", "drain_rate", "estimator", "instances", "line", "long_prompt_tokens", "model", "retries", "router",
+        "admission", "drain_rate", "estimator", "instances", "line", "long_prompt_tokens", "max_ejected",
+        "model", "retries", "router",
     )  # fmt: skip
 
     def __init__(self, spec: PoolSpec, cluster: ClusterSpec) -> None:
         gateway = cluster.gateway
         self.model = spec.model
         self.instances = [
-            Instance(i.name or i.url.removeprefix("http://").rstrip("/"), i.url, spec.model, spec.engine.kind)
+            Instance(
+                i.name or i.url.removeprefix("http://").rstrip("/"),
+                i.url,
+                spec.model,
+                spec.engine.kind,
+                gateway.breaker,
+            )
             for i in spec.instances
         ]
         self.router = Router(self.instances)
@@ -34,3 +41,4 @@ class Pool:
         self.retries = RetryBudget(gateway.retry.budget)
         self.estimator = Estimator(gateway.bytes_per_token, float(gateway.expected_output_tokens))
         self.drain_rate = DrainRate()
+        self.max_ejected = gateway.breaker.max_ejected

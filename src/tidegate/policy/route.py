@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tidegate.policy import lifecycle
 from tidegate.policy.admit import Admission
+from tidegate.policy.breaker import CLOSED
 from tidegate.policy.ledger import Instance
 from tidegate.policy.ticket import Ticket
 
@@ -68,11 +69,24 @@ class Router:
     def _may_take(self, instance: Instance, ticket: Ticket, admission: Admission, now: float) -> bool:
         if instance.state != lifecycle.READY or (ticket.tried and instance in ticket.tried):
             return False
+        breaker = instance.breaker
+        if breaker.state != CLOSED and not breaker.allows(now):
+            return False
         return admission.has_room(instance, ticket, now)
 
     def _score(self, instance: Instance, now: float) -> float:
         capacity = float(instance.capacity_blocks) if instance.capacity_blocks > 0 else self._assumed_capacity
         return instance.load_at(now) / capacity
+
+    def any_resting(self) -> bool:
+        """Whether any breaker is not closed."""
+        return any(instance.breaker.state != CLOSED for instance in self.instances)
+
+    def may_open(self, instance: Instance, max_ejected: float) -> bool:
+        """Whether `instance` may be taken out by rate: within the cap, and never the last one that serves."""
+        out = sum(1 for other in self.instances if other.breaker.state != CLOSED)
+        left = any(i.ready and i.breaker.state == CLOSED for i in self.instances if i is not instance)
+        return left and out + 1 <= max_ejected * len(self.instances)
 
     def capacity_learned(self) -> None:
         """An instance told its KV capacity: renews what is assumed of those that have not."""

@@ -32,6 +32,10 @@ LEGAL: Final = (
 )
 
 
+ALLOWED: Final = [sum(1 << state for state in states) for states in LEGAL]
+"""The same as bits, because every request asks four times."""
+
+
 class Head:
     """What the gate is told of a request. Counts are -1 where the client did not say."""
 
@@ -128,7 +132,7 @@ class Ticket:
 
     def move(self, state: int) -> None:
         """Changes state along the table. Raises `RuntimeError` on any other move."""
-        if state not in LEGAL[self.state]:
+        if not ALLOWED[self.state] & (1 << state):
             raise RuntimeError(f"ticket {self.id}: {STATE_NAMES[self.state]} → {STATE_NAMES[state]} is not a move")
         self.state = state
 
@@ -170,6 +174,7 @@ class Attempt(Command):
         "prefill_tokens",
         "started_s",
         "tokens",
+        "trial",
     )
 
     def __init__(self, ticket: Ticket, instance: Instance, number: int, blocks: int, now: float) -> None:
@@ -183,6 +188,8 @@ class Attempt(Command):
         self.last_s = now
         self.tokens = 0
         self.closed = False
+        self.trial = instance.breaker.state != 0 and instance.breaker.sent()
+        """It is the one request that tries an instance whose breaker is open."""
         instance.claim(blocks, self.prefill_tokens, ticket.long, now)
 
     def first_token(self, now: float) -> None:

@@ -7,6 +7,7 @@ below re-checks. Not here: anything that acts on a spec.
 
 from tidegate.spec.cluster import (
     AdmissionSpec,
+    BreakerSpec,
     BudgetSpec,
     ClusterSpec,
     CostSpec,
@@ -28,6 +29,7 @@ from tidegate.spec.traffic import LengthSpec, PhaseSpec, TraceSpec, TrafficSpec
 
 __all__ = [
     "AdmissionSpec",
+    "BreakerSpec",
     "BudgetSpec",
     "ClusterSpec",
     "CostSpec",

@@ -140,6 +140,21 @@ class RetrySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Attempts at one request, the first included; 1 never retries."""
 
 
+class BreakerSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When an instance that fails requests is taken out, and how it is tried again."""
+
+    window_s: PositiveSeconds = field(default=10.0, name="window")
+    """The stretch of time its failure rate is taken over."""
+    min_requests: PositiveCount = 10
+    """Fewer answers than this in the window say nothing."""
+    failure_share: PositiveFraction = 0.5
+    """Share of failures that takes it out. 4xx, 429 and 503 are no failures."""
+    cool_off_s: PositiveSeconds = field(default=5.0, name="cool_off")
+    """How long it rests before one request tries it; twice as long after each failed trial."""
+    max_ejected: Fraction = 0.5
+    """Share of a pool that may be out by rate at once; the last instance never is."""
+
+
 class LimitsSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bounds on what one client connection may send."""
 
@@ -168,6 +183,8 @@ class GatewaySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Patience with an engine."""
     retry: RetrySpec = RetrySpec()
     """Second attempts."""
+    breaker: BreakerSpec = BreakerSpec()
+    """When an instance that fails is taken out."""
     limits: LimitsSpec = LimitsSpec()
     """Bounds on clients."""
     scrape_interval_s: IntervalSeconds = field(default=0.25, name="scrape_interval")

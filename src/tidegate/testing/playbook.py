@@ -8,6 +8,7 @@ from tidegate.policy.gate import Gate, describe
 from tidegate.policy.ticket import Attempt, Command, Head, Refuse, Settle, Ticket
 from tidegate.spec import (
     AdmissionSpec,
+    BreakerSpec,
     ClusterSpec,
     GatewaySpec,
     InstanceSpec,
@@ -27,6 +28,7 @@ def gate(
     retry: dict[str, Any] | None = None,
     timeouts: dict[str, Any] | None = None,
     tenants: list[TenantSpec] | None = None,
+    breaker: dict[str, Any] | None = None,
     alive: bool = True,
 ) -> Gate:
     """A gate over one pool `m` of `instances` instances `i1`, `i2`, …, all ready at time 0 unless told."""
@@ -44,6 +46,7 @@ def gate(
             queue=QueueSpec(**(queue or {})),
             retry=RetrySpec(**(retry or {})),
             timeouts=TimeoutsSpec(**(timeouts or {})),
+            breaker=BreakerSpec(**(breaker or {})),
         ),
         tenants=tenants or [],
     )

@@ -24,6 +24,8 @@ from tidegate.twin.calibration import Calibration as Calibration
 from tidegate.twin.steptable import Memory, StepTable, find
 
 UNBOUNDED: Final = 1e300
+_CELLS: Final[dict[tuple[int, ...], list[int]]] = {}
+"""`cells_of` by axis: 131,072 numbers each, made once."""
 
 
 class DecodeRow:
@@ -42,8 +44,8 @@ class StepCost:
     """The cost of one engine profile. Immutable but for its memo of decode rows; instances may share it."""
 
     __slots__ = (
-        "_attended", "_attended_cell", "_attended_share", "_attention", "_batch_knots", "_decode",
-        "_decode_linear", "_linear", "_prefix_knots", "_rows", "attention_flops", "calibration",
+        "_attended", "_attended_cell", "_attended_share", "_attention", "_batch_knots", "_context_cells", "_decode",
+        "_decode_linear", "_linear", "_prefix_cells", "_prefix_knots", "_rows", "attention_flops", "calibration",
         "context_knots", "engine", "engine_version", "kv_capacity_tokens", "linear_flops", "logits_flops",
         "peak_flops_per_s", "step_tokens",
     )  # fmt: skip
@@ -63,9 +65,11 @@ class StepCost:
         self._attended = axes.attention_tokens[-1]
         self._attended_cell, self._attended_share = _cells(axes.attention_tokens, min(most, self._attended + 1))
         self._prefix_knots = [float(knot) for knot in axes.prefix_tokens]
+        self._prefix_cells = cells_of(axes.prefix_tokens)
         self._batch_knots = axes.batch
         self._decode = [_seconds(row) for row in attention.decode_attention_ms]
         self.context_knots = [float(knot) for knot in axes.context_tokens]
+        self._context_cells = cells_of(axes.context_tokens)
         self._rows: dict[int, DecodeRow] = {}
         self.kv_capacity_tokens = kv_capacity_tokens(config.memory, profile)
         """Tokens of KV cache that fit at the profile's memory fraction and step budget; whole blocks only."""
@@ -107,7 +111,8 @@ class StepCost:
         `batch` ≥ 0 decodes at `mean_context`."""
         total = self._linear[new + batch] + self._prefill_attention_s(new, pairs)
         if batch > 0:
-            total += interpolate(self.context_knots, self.decode_row(batch).attention_s, mean_context)
+            row = self.decode_row(batch).attention_s
+            total += along(self.context_knots, self._context_cells, row, mean_context)
         fitted = self.calibration
         return fitted.prefill_factor * total + fitted.prefill_constant_s + fitted.prefill_stream_s * batch
 
@@ -124,15 +129,15 @@ class StepCost:
             least = self._attention[0][0]
             whole = self._attention_at(new, 0.0)
             return least + (whole - least) * pairs / (new * new / 2)
-        floor = interpolate(self.context_knots, self.decode_row(1).attention_s, prefix + new)
+        floor = along(self.context_knots, self._context_cells, self.decode_row(1).attention_s, prefix + new)
         return max(self._attention_at(new, prefix), floor)
 
     def _attention_at(self, new: int, prefix: float) -> float:
         cell, share = self._attended_cell[new], self._attended_share[new]
-        low = interpolate(self._prefix_knots, self._attention[cell], prefix)
+        low = along(self._prefix_knots, self._prefix_cells, self._attention[cell], prefix)
         if share == 0.0:
             return low
-        return low + (interpolate(self._prefix_knots, self._attention[cell + 1], prefix) - low) * share
+        return low + (along(self._prefix_knots, self._prefix_cells, self._attention[cell + 1], prefix) - low) * share
 
     def _make_row(self, batch: int) -> DecodeRow:
         knots = self._batch_knots
@@ -176,6 +181,25 @@ def interpolate(knots: list[float], values: list[float], at: float) -> float:
     cell = min(bisect_right(knots, at) - 1, len(knots) - 2)
     low = values[cell]
     return low + (values[cell + 1] - low) * ((at - knots[cell]) / (knots[cell + 1] - knots[cell]))
+
+
+def along(knots: list[float], cells: list[int], values: list[float], at: float) -> float:
+    """`interpolate` for whole knots, whose cells `cells_of` has listed: the same value without a search."""
+    if at <= knots[0]:
+        return values[0]
+    whole = int(at)
+    cell = cells[whole] if whole < len(cells) else len(knots) - 2
+    low = values[cell]
+    return low + (values[cell + 1] - low) * ((at - knots[cell]) / (knots[cell + 1] - knots[cell]))
+
+
+def cells_of(knots: list[int]) -> list[int]:
+    """For each whole number below the last knot, the knot below it. Shared by all costs with the same axis."""
+    key = tuple(knots)
+    found = _CELLS.get(key)
+    if found is None:
+        found = _CELLS[key] = _cells(knots, knots[-1])[0]
+    return found
 
 
 def expand(knots: list[int], values: list[float], count: int) -> list[float]:

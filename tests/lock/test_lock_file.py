@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -44,6 +45,7 @@ from tidegate.spec.lock import (
     signed_by,
 )
 from tidegate.spec.lock_file import load_lock, lock_text, parse_lock
+from tidegate.spec.lock_reference import page_text
 from tidegate.spec.problem import SpecError
 from tidegate.spec.schema import LOCK_SCHEMA_PATH, lock_schema_text
 
@@ -322,3 +324,8 @@ def test_a_signature_holds_for_exactly_what_was_signed() -> None:
     assert not signed_by(lock, b"other")
     assert not signed_by(msgspec.structs.replace(lock, state="frozen"), b"secret")
     assert not signed_by(a_lock(), b"secret")
+
+
+def test_the_reference_page_is_the_types(repo_root: Path) -> None:
+    page = (repo_root / "docs/reference/lock.md").read_text("utf-8")
+    assert page == page_text(), "the types changed; run: python -m tidegate.spec.lock_reference"

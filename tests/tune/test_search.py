@@ -21,7 +21,7 @@ from tidegate.tune.search import Found, Limits, Search
 from tidegate.tune.space import Setting, Space, Value, current, key_of, space_of
 from tidegate.tune.study import Study
 from tidegate.tune.trial import Ask, Case, TwinPool, TwinTrial
-from tidegate.tune.verdict import Judged
+from tidegate.tune.verdict import ROUNDING, Judged
 from tidegate.twin.cost import StepCost
 
 
@@ -258,7 +258,7 @@ def test_what_is_given_up_early_was_hopeless(changes: dict[str, int | float], be
         assert early == whole
     else:
         assert not whole.feasible or whole.goal < best
-        assert whole.goal <= early.goal + 1e-9, "what it said it could reach is a bound"
+        assert whole.goal <= early.goal + ROUNDING, "what it said it could reach is a bound"
 
 
 def test_a_trial_ends_when_the_time_is_up() -> None:

@@ -106,6 +106,11 @@ class Instance:
 
     # --- what callers do --------------------------------------------------------------------------------------
 
+    @property
+    def idle(self) -> bool:
+        """Nobody runs and no step is under way."""
+        return self._running == 0 and not self.in_step
+
     def refusal(self, prompt_tokens: int, max_tokens: int) -> str:
         """Why the engine would answer 400 to such a request, or the empty string."""
         limit = self.profile.context_tokens

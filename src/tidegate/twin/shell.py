@@ -26,6 +26,7 @@ from tidegate.twin.engine import engine_of
 from tidegate.twin.faults import DIE, RESTART, SLOW, Fault, check_faults
 from tidegate.twin.flight import Flight
 from tidegate.twin.instance import Instance
+from tidegate.twin.invariants import check_blocks, check_requests
 from tidegate.twin.kernel import BEGIN, CANCEL, DELIVER, FAULT, SCRAPE, STEP_END, SUBMIT, TICK, Kernel
 from tidegate.twin.recorder import Recorder, RecordList
 from tidegate.twin.sequence import DECODE, Sequence, StepResult
@@ -90,9 +91,9 @@ class Shell:
     """Drives one run; `run` may be called once."""
 
     __slots__ = (
-        "_arrived", "_by_name", "_bytes_per_token", "_cancels", "_discarded", "_ended", "_faults", "_flights",
-        "_gap_groups", "_gap_index", "_kernel", "_leap", "_model", "_next", "_priorities", "_progress", "_recorder",
-        "_source", "_ticks", "gaps", "gate", "gateways", "records", "servers", "spec",
+        "_arrived", "_by_name", "_bytes_per_token", "_cancels", "_checking", "_discarded", "_ended", "_faults",
+        "_flights", "_gap_groups", "_gap_index", "_kernel", "_leap", "_model", "_next", "_priorities", "_progress",
+        "_recorder", "_source", "_ticks", "gaps", "gate", "gateways", "records", "servers", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -108,16 +109,18 @@ class Shell:
         recorder: Recorder | None = None,
         faults: list[Fault] | None = None,
         gateways: int = 1,
+        checking: bool = False,
     ) -> None:
         """`plans` in order of time, all for the first pool's model; or none, and `source` yields them. `recorder` is
         told of each request that ended; without one they are all kept in `records`. `kv_capacity_tokens` is what the
         engines told of their KV cache, where it is known; else it is estimated. Requests reach the
-        `gateways` in turn; each has its own queue and limits and knows of the others' work what it scrapes. Raises
-        `BadInputError` for what cannot be run."""
+        `gateways` in turn; each has its own queue and limits and knows of the others' work what it scrapes. `checking`
+        holds the invariants after every event, for tests. Raises `BadInputError` for what cannot be run."""
         check_plans(spec.pools[0], plans)
         self.spec = spec
         self.gateways = [Gateway(Gate(spec, log if i == 0 else None), i) for i in range(gateways)]
         self.gate = self.gateways[0].gate
+        self._checking = checking
         self._faults: list[Fault] = faults if faults is not None else []
         self.gaps = GapPool()
         kept = RecordList()
@@ -185,11 +188,19 @@ class Shell:
                     return
                 kernel.now = at_s
                 self._arrive(arriving, at_s)
-                continue
-            at_s, kind, _, subject = kernel.pop()
-            if 0.0 <= until_s < at_s:
-                return
-            self._take(at_s, kind, subject)
+            else:
+                at_s, kind, _, subject = kernel.pop()
+                if 0.0 <= until_s < at_s:
+                    return
+                self._take(at_s, kind, subject)
+            if self._checking:
+                self._check(at_s)
+
+    def _check(self, now: float) -> None:
+        gates = [gateway.gate for gateway in self.gateways]
+        check_requests(self._arrived, self._ended, gates, now)
+        for server in self.servers:
+            check_blocks(server.instance, now)
 
     def _take(self, at_s: float, kind: int, subject: object) -> None:
         if kind == STEP_END:

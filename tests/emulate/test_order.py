@@ -75,6 +75,8 @@ def test_a_body_that_does_not_validate_names_the_place(shared_dir: Path, case: s
         ({"n": 129}, "n"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"min_tokens": -1}, "min_tokens"),
+        ({"max_tokens": 8, "min_tokens": 9}, "min_tokens"),
+        ({"min_tokens": 10**30}, "min_tokens"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["a"] * 17}, "stop"),
         ({"messages": []}, "messages"),
@@ -129,6 +131,11 @@ def test_a_continued_message_is_the_same_answer_from_its_next_word() -> None:
     assert (continued.hashes, continued.first_word) == (whole.hashes, 7)
     assert len(continued.prompts[0]) > len(encode_chat(MESSAGES))
     assert continued.answer_tokens(seed)[0] == whole.answer_tokens(seed)[0] - 7
+
+
+def test_a_message_to_continue_that_was_never_ours_is_continued_from_the_start() -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": " w" + "9" * 5000 + "-a"}]
+    assert order(messages=messages, continue_final_message=True, add_generation_prompt=False).first_word == 0
 
 
 @given(st.binary(max_size=80), st.sampled_from([CHAT_PATH, COMPLETIONS_PATH]))

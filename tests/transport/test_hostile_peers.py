@@ -241,3 +241,41 @@ def test_a_name_that_no_host_can_have_is_refused_like_one_that_nobody_answers_to
 def test_every_connection_header_is_heeded() -> None:
     headers = [(b"connection", b"close, a"), (b"a", b"1"), (b"connection", b"B"), (b"b", b"2"), (b"c", b"3")]
     assert passed_on(headers, frozenset((b"connection",))) == [(b"c", b"3")]
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 900", b"transfer-encoding: chunked"])
+def test_bodies_that_arrive_at_once_are_bounded_together(framing: bytes) -> None:
+    place = Place(Limits(body_bytes=1000, arriving_bytes=2000))
+    clients = [place.client, *(MemoryClient(place.wire, place.server) for _ in range(4))]
+    piece = b"1f4\r\n" + b"x" * 500 + b"\r\n" if framing.startswith(b"t") else b"x" * 500
+    for client in clients:
+        client.send(b"POST /wait HTTP/1.1\r\n" + HOST + framing + b"\r\n\r\n" + piece)
+        place.wire.pump()
+    *early, late = clients
+    assert late.received.startswith(b"HTTP/1.1 429 ")
+    assert b"retry-after: 1\r\n" in late.received
+    assert [client.received for client in early] == [b""] * 4
+    for client in early:
+        client.leave()
+    place.wire.pump()
+    assert place.server.statistics.arriving_bytes == 0
+    another = MemoryClient(place.wire, place.server)
+    another.send(b"POST /b HTTP/1.1\r\n" + HOST + b"content-length: 900\r\n\r\n" + b"x" * 500)
+    another.send(b"x" * 400)
+    place.wire.pump()
+    assert another.received.startswith(b"HTTP/1.1 200 ")
+    assert place.server.statistics.arriving_bytes == 0
+
+
+def test_a_status_that_is_none_is_garbage_and_not_waited_on() -> None:
+    wire, asked = MemoryWire(), []  # type: ignore[var-annotated]
+    network = MemoryNetwork(wire)
+    network.listen("e", 1, asked.append)
+    heard = Heard()
+    ConnectionPool("e", 1, now=lambda: 0.0, network=network).call(
+        b"POST /x HTTP/1.1\r\nhost: e\r\ncontent-length: 2\r\n\r\n", b"hi", heard
+    )
+    wire.pump()
+    asked[0].raw(b"HTTP/1.1 000 X\r\ncontent-length: 2\r\n\r\n{}")
+    wire.pump()
+    assert heard.events == ["garbage"]

@@ -93,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
             self._pieces.append(data)
 
     def on_message_complete(self) -> None:
-        if self._status < 200:
+        if 100 <= self._status < 200:
             self._head_seen = False
             self._headers = []
         else:
@@ -198,7 +198,7 @@ class ClientConnection(asyncio.Protocol):
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._fail("garbage")
                 return
-            if len(self._headers) > MAX_HEADERS:
+            if len(self._headers) > MAX_HEADERS or self._status < 100:
                 self._fail("garbage")
                 return
             self.stage = READING

@@ -117,6 +117,6 @@ def refuse(transport: asyncio.Transport, status: int, message: str, code: str) -
     """Writes a whole refusal that announces the close."""
     body = malformed_body(message.replace('"', "'").replace("\\", ""), code)
     transport.write(
-        b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-        % (status_line(status), CLOSE, len(body), body)
+        b"%b%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+        % (status_line(status), CLOSE, b"retry-after: 1\r\n" if status in (429, 503) else b"", len(body), body)
     )

@@ -67,9 +67,9 @@ class ServerConnection(asyncio.Protocol):
     """A client's connection. Its public methods are those of asyncio's protocols and of an exchange's owner."""
 
     __slots__ = (
-        "_application", "_awaited_bytes", "_body_bytes", "_consuming", "_deadline_tick", "_exchange", "_headers",
-        "_held", "_home", "_message_done", "_overrun", "_parser", "_partial", "_paused", "_pieces", "_stage", "_target",
-        "_transport", "_wire_bytes", "_writable", "wheel_slot",
+        "_application", "_arriving_bytes", "_awaited_bytes", "_body_bytes", "_consuming", "_deadline_tick", "_exchange",
+        "_headers", "_held", "_home", "_message_done", "_overrun", "_parser", "_partial", "_paused", "_pieces", "_stage",
+        "_target", "_transport", "_wire_bytes", "_writable", "wheel_slot",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -89,6 +89,8 @@ class ServerConnection(asyncio.Protocol):
         self._awaited_bytes = 0
         """Body bytes still to come; −1 while a chunked body is under way."""
         self._body_bytes = 0
+        self._arriving_bytes = 0
+        """This connection's part of what the server's unfinished bodies hold."""
         self._wire_bytes = 0
         self._message_done = False
         self._overrun = False
@@ -142,6 +144,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _leave(self) -> None:
         exchange, self._exchange = self._exchange, None
+        self._arrived()
         if exchange is None or exchange.ended:
             return
         exchange.ended = True
@@ -344,6 +347,8 @@ class ServerConnection(asyncio.Protocol):
                 self._await_request()
             return rest
         exchange.complete = self._awaited_bytes == 0
+        if not exchange.complete and not self._arrives(len(data)):
+            return b""
         self._application.on_body(exchange, data)
         if exchange.complete and self._exchange is exchange:
             self._request_done(exchange)
@@ -368,13 +373,31 @@ class ServerConnection(asyncio.Protocol):
             self._fail(400, "The request body is mostly framing.", "malformed_request")
         elif exchange is not None:
             exchange.complete = self._message_done
+            if not exchange.complete and not self._arrives(len(body)):
+                return
             if body:
                 self._application.on_body(exchange, body)
             if exchange.complete and self._exchange is exchange:
                 self._request_done(exchange)
 
+    def _arrives(self, size: int) -> bool:
+        """Counts a piece of an unfinished body. False when all of them together are too much: this one is refused."""
+        statistics = self._home.statistics
+        self._arriving_bytes += size
+        statistics.arriving_bytes += size
+        if statistics.arriving_bytes <= self._home.limits.arriving_bytes:
+            return True
+        self._fail(429, "Too many request bodies are arriving at once; try again.", "overloaded")
+        return False
+
+    def _arrived(self) -> None:
+        """The body is whole or no longer wanted."""
+        self._home.statistics.arriving_bytes -= self._arriving_bytes
+        self._arriving_bytes = 0
+
     def _request_done(self, exchange: Exchange) -> None:
         self._stage = ANSWER
+        self._arrived()
         if self._writable:  # else the time for reading the answer before it runs on
             self._deadline_tick = 0
         self._parser = None
@@ -392,6 +415,7 @@ class ServerConnection(asyncio.Protocol):
     def answered(self, exchange: Exchange) -> None:
         """The exchange's answer is written. What comes next depends on how much of the request is still unread."""
         self._exchange = None
+        self._arrived()
         if self._stage == ANSWER or (self._stage == BODY and exchange.complete):
             if exchange.keep_alive and not self._home.closing:
                 self._stage = HEAD

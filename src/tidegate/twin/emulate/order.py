@@ -21,7 +21,7 @@ MAX_STOPS: Final = 16
 COMPLETIONS_DEFAULT_TOKENS: Final = 16
 """What `/v1/completions` makes where the client sets no limit, as OpenAI and vLLM do."""
 _AT: Final = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$")
-_LAST_WORD: Final = re.compile(r"w(\d+)-[a-z]+\s*$")
+_LAST_WORD: Final = re.compile(r"w(\d{1,9})-[a-z]+\s*$")
 
 
 class RefusedError(Exception):
@@ -141,6 +141,9 @@ def read_order(body: bytes, path: str, model: str, context_tokens: int) -> Order
     _check_unsupported(wish)
     longest = max(map(tokenizer.count, prompts))
     limit = _limit(wish, longest, context_tokens, chat)
+    if wish.min_tokens is not None and wish.min_tokens > limit:
+        rule = f"min_tokens must be less than or equal to max_tokens={limit}"
+        raise bad_request(_value_text(rule, "min_tokens", wish.min_tokens), "min_tokens")
     options = wish.stream_options or StreamOptions()
     return Order(
         chat=chat,

@@ -12,6 +12,8 @@ from tidegate.errors import BadInputError, ExitCode
 from tidegate.gateway.signals import StopSignals
 
 if TYPE_CHECKING:
+    from tidegate.console import Console
+    from tidegate.gateway.shell import Gateway
     from tidegate.spec import ClusterSpec
 
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
@@ -23,6 +25,7 @@ def command(
     admin: Annotated[str, typer.Option(help="HOST:PORT of the admin port, instead of the document's.")] = "",
     json_log: Annotated[bool, typer.Option("--json-log", help="Log lines as JSON.")] = False,
     access_log: Annotated[bool, typer.Option(help="One log line per request.")] = True,
+    console: Annotated[bool, typer.Option(help="The live page on the admin port.")] = True,
 ) -> ExitCode:
     """Run the gateway until SIGTERM or Ctrl-C: the first drains, the second ends at once.
 
@@ -36,7 +39,14 @@ def command(
     def read() -> ClusterSpec:
         return with_addresses(load_spec(config), listen, admin)
 
-    return run(read(), signals, json_log=json_log, log_requests=access_log, reread=read)
+    extend = _console if console else None
+    return run(read(), signals, json_log=json_log, log_requests=access_log, reread=read, extend=extend)
+
+
+def _console(gateway: Gateway) -> Console:
+    from tidegate.console import Console
+
+    return Console(gateway)
 
 
 def with_addresses(spec: ClusterSpec, listen: str, admin: str) -> ClusterSpec:

@@ -1,25 +1,42 @@
-"""The admin port: `/health` and `/metrics`, on Starlette and uvicorn in the data path's own event loop."""
+"""The admin port: `/health` and `/metrics`, on Starlette and uvicorn in the data path's own event loop.
+
+What else lies on it is handed in by the command that runs the gateway, as an `Extension`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from tidegate.errors import UnavailableError
 from tidegate.gateway.export import GatewayCollector, health
 from tidegate.gateway.shell import Gateway
 
 
-def application(gateway: Gateway) -> Starlette:
+class Extension(Protocol):
+    """More for the admin port. Started once both ports are open, stopped before they close."""
+
+    def routes(self) -> list[BaseRoute]: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+Extend = Callable[[Gateway], Extension]
+
+
+def application(gateway: Gateway, more: list[BaseRoute] | None = None) -> Starlette:
     """The ASGI application of one gateway."""
     registry = CollectorRegistry()
     registry.register(GatewayCollector(gateway))
@@ -31,7 +48,7 @@ def application(gateway: Gateway) -> Starlette:
     async def answer_metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return Starlette(routes=[Route("/health", answer_health), Route("/metrics", answer_metrics)])
+    return Starlette(routes=[Route("/health", answer_health), Route("/metrics", answer_metrics), *(more or [])])
 
 
 class _QuietServer(uvicorn.Server):
@@ -45,9 +62,10 @@ class _QuietServer(uvicorn.Server):
 class AdminPort:
     """Serves the admin application until `stop`."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, extend: Extend | None = None) -> None:
+        self._extension = extend(gateway) if extend is not None else None
         config = uvicorn.Config(
-            application(gateway),
+            application(gateway, self._extension.routes() if self._extension is not None else None),
             loop="none",
             http="httptools",
             ws="none",
@@ -68,7 +86,14 @@ class AdminPort:
         bound: int = sock.getsockname()[1]
         return bound
 
+    def extend(self) -> None:
+        """Starts the extension: the gateway runs."""
+        if self._extension is not None:
+            self._extension.start()
+
     async def stop(self) -> None:
+        if self._extension is not None:
+            self._extension.stop()
         self._server.should_exit = True
         if self._task is not None:
             await self._task

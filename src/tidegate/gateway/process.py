@@ -14,6 +14,7 @@ import uvloop
 from msgspec.structs import replace
 
 from tidegate.errors import BadInputError, ExitCode
+from tidegate.gateway.admin import Extend
 from tidegate.gateway.service import Service
 from tidegate.gateway.signals import StopSignals
 from tidegate.observe.accesslog import AccessLog
@@ -33,14 +34,16 @@ def run(
     log_requests: bool = True,
     journal_bytes: int = 0,
     reread: Callable[[], ClusterSpec] | None = None,
+    extend: Extend | None = None,
 ) -> ExitCode:
     """Runs a gateway until a signal. Raises `UnavailableError` when a port is taken.
 
-    `reread` reads the cluster document again; SIGHUP then takes its tenants over.
+    `reread` reads the cluster document again; SIGHUP then takes its tenants over. `extend` makes what the admin port
+    serves beside health and metrics.
     """
     set_up(json_log)
     out: TextIO | None = sys.stderr if log_requests else None
-    return uvloop.run(_serve(spec, signals, AccessLog(out, json_log), journal_bytes, reread))
+    return uvloop.run(_serve(spec, signals, AccessLog(out, json_log), journal_bytes, reread, extend))
 
 
 async def _serve(
@@ -49,10 +52,11 @@ async def _serve(
     access_log: AccessLog,
     journal_bytes: int,
     reread: Callable[[], ClusterSpec] | None,
+    extend: Extend | None,
 ) -> ExitCode:
     stop, hurry = asyncio.Event(), asyncio.Event()
     signals.attach(asyncio.get_running_loop(), stop, hurry)
-    service = Service(spec, access_log=access_log)
+    service = Service(spec, access_log=access_log, extend=extend)
     service.gateway.journal_bytes = journal_bytes
     await service.start()
     if reread is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate.clock import Clock, SystemClock
-from tidegate.gateway.admin import AdminPort
+from tidegate.gateway.admin import AdminPort, Extend
 from tidegate.gateway.prober import Prober
 from tidegate.gateway.shell import TICK_S, Gateway
 from tidegate.observe.accesslog import AccessLog
@@ -24,7 +24,15 @@ logger = logging.getLogger("tidegate.gateway")
 class Service:
     """One gateway on real sockets. `start`, then `stop`; both from the loop it runs on."""
 
-    def __init__(self, spec: ClusterSpec, *, clock: Clock | None = None, access_log: AccessLog | None = None) -> None:
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        *,
+        clock: Clock | None = None,
+        access_log: AccessLog | None = None,
+        extend: Extend | None = None,
+    ) -> None:
+        """`extend` makes what the admin port serves beside health and metrics."""
         self.gateway = Gateway(
             spec,
             clock or SystemClock(),
@@ -34,7 +42,7 @@ class Service:
         self.port = 0
         self.admin_port = 0
         self._spec = spec.gateway
-        self._admin = AdminPort(self.gateway)
+        self._admin = AdminPort(self.gateway, extend)
         self._probers = [
             Prober(upstream, self.gateway, self.gateway.now) for upstream in self.gateway.upstreams.values()
         ]
@@ -54,6 +62,7 @@ class Service:
         self._next_tick_s = asyncio.get_running_loop().time()
         self._tick()
         self._probe()
+        self._admin.extend()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

@@ -129,6 +129,7 @@ class Gateway(Server):
         model: str = MODEL,
         tenants: Sequence[Mapping[str, Any]] = (),
         healthy: bool = True,
+        options: Sequence[str] = (),
     ) -> None:
         port, admin = free_port(), free_port()
         document = {
@@ -141,7 +142,7 @@ class Gateway(Server):
         self.config.write_text(json.dumps(document))
         log = directory / f"gateway-{port}.log"
         self._healthy = healthy
-        super().__init__(["gateway", "-c", str(self.config)], log, port, health_port=admin, name="gateway")
+        super().__init__(["gateway", "-c", str(self.config), *options], log, port, health_port=admin, name="gateway")
 
     def wait_serving(self) -> Self:
         """Returns once its health is 200, or once it listens."""

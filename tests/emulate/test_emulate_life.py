@@ -186,7 +186,7 @@ def test_ctrl_c_under_streams_ends_them(tmp_path: Path) -> None:
         (["--weights", "int3"], ExitCode.BAD_INPUT, "int3"),
         (["--step-tokens", "16"], ExitCode.BAD_INPUT, "step_tokens"),
         (["--memory-fraction", "0.05"], ExitCode.BAD_INPUT, "KV cache"),
-        (["--memory-fraction", "2"], ExitCode.BAD_INPUT, "memory_fraction"),
+        (["--memory-fraction", "2"], ExitCode.BAD_INPUT, "--memory-fraction 2.0 must be at most 1"),
         (["--step-tokens", "lots"], ExitCode.USAGE, "lots"),
         (["--port", "99999"], ExitCode.USAGE, "65535"),
         (["--instance", "a"], ExitCode.BAD_INPUT, "-c"),

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from tidegate.cli.demo_cluster import emulated_spec, llamacpp_spec, running, with_policies, write_spec
-from tidegate.cli.load import run_job
+from tidegate.cli.load import make_folder, run_job
 from tidegate.cli.report import write_page
 from tidegate.errors import ExitCode, UnavailableError
 from tidegate.load.runner import LoadJob
@@ -56,10 +56,10 @@ def command(
     seed: Annotated[int, typer.Option(min=0)] = 1,
     out: Annotated[Path, typer.Option(help="Folder for runs and the report.")] = Path("runs"),
 ) -> ExitCode:
-    """Emulated cluster, gateway, a peak, default vs frozen, a report. Takes about three minutes."""
+    """Emulated cluster, gateway, a peak, default vs frozen, a report. Takes about two minutes."""
     console = Console(stderr=True)
     folder = out / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     began_s = time.monotonic()
     if engine is Engine.LLAMACPP:
         runs = _llamacpp(console, folder, rate or 2.0, seed)

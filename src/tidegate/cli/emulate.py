@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -112,7 +113,17 @@ def _changed(profile: EngineProfile, given: dict[str, Any]) -> EngineProfile:
     try:
         return msgspec.convert({**msgspec.structs.asdict(profile), **given}, EngineProfile)
     except msgspec.ValidationError as exc:
-        raise BadInputError(f"the engine profile is impossible: {str(exc).replace('`', '')}") from exc
+        raise BadInputError(_as_option(str(exc).replace("`", ""), given)) from exc
+
+
+def _as_option(problem: str, given: dict[str, Any]) -> str:
+    """msgspec's `Expected int >= 1 - at $.step_tokens` in the words of the command line."""
+    what, _, field = problem.partition(" - at $.")
+    if what.startswith("Invalid enum value"):
+        what = f"is none of {', '.join(get_args(get_type_hints(EngineProfile)[field]))}"
+    for pattern, words in ((r"Expected \w+ >= ", "must be at least "), (r"Expected \w+ <= ", "must be at most ")):
+        what = re.sub(pattern, words, what)
+    return f"--{field.replace('_', '-')} {given.get(field)} {what}"
 
 
 def _say(line: str) -> None:

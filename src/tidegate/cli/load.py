@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from tidegate.cli import load_options as options
 from tidegate.cli.load_progress import ProgressLine
-from tidegate.errors import BadInputError, ExitCode
+from tidegate.errors import BadInputError, ExitCode, Outcome, UnavailableError
 from tidegate.load.runner import LoadJob, LoadRun
 from tidegate.load.target import DEFAULT_CONNECTIONS, Target, connection_bound
 from tidegate.load.watch import EngineUrl
@@ -75,7 +76,23 @@ def command(
     job.engines = _engines(engine or [], gpus, spec)
     job.emulated, job.ignore_eos, job.label = emulated, ignore_eos, label
     job.timeout_s = job.timeout_s if timeout is None else timeout
+    make_folder(out)
     return _finish(run_job(job), out, json)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder for records, and writes there once: no run may find out at its end that it is lost.
+
+    Raises `UnavailableError`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as exc:
+        raise UnavailableError(
+            f"runs cannot be kept in {folder}: {exc.strerror or exc}", hint="choose another --out"
+        ) from exc
 
 
 def _job(spec: ClusterSpec | None, asked: options.Asked, config_dir: Path, url: str, model: str) -> LoadJob:
@@ -124,6 +141,12 @@ def _finish(run: RunRecord | None, out: Path, as_json: bool) -> ExitCode:
     print(f"record: {path}", file=sys.stderr)
     if run.interrupted:
         return ExitCode.INTERRUPTED
+    if run.requests and figures.total.outcomes.get(Outcome.COMPLETED.value, 0) == 0:
+        first = run.requests[0].outcome.value
+        print(
+            f"error: not one of {len(run.requests)} requests was completed; the first ended as {first}", file=sys.stderr
+        )
+        return ExitCode.FAILED
     sound = figures.accounting.balanced is not False and figures.text_faults == 0
     return ExitCode.OK if sound else ExitCode.FAILED
 

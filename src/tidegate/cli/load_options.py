@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -27,8 +28,16 @@ def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def _duration(text: str) -> Any:
-    return typer.Option(parser=_read(parse_duration_s), metavar="DURATION", help=text)
+def _some_time(text: str) -> float:
+    """A duration above zero, in seconds. Raises `ValueError`."""
+    value_s = parse_duration_s(text)
+    if value_s <= 0:
+        raise ValueError(f"{text!r} is no time at all; write for example 800ms, 15s, 2m or 1h30m")
+    return value_s
+
+
+def _duration(text: str, parse: Callable[[str], float] = _some_time) -> Any:
+    return typer.Option(parser=_read(parse), metavar="DURATION", help=text)
 
 
 Url = Annotated[str | None, typer.Option(help="The endpoint. [default: http://127.0.0.1:8080]")]
@@ -48,7 +57,7 @@ LongShare = Annotated[float | None, typer.Option(min=0, max=1, help="Share of ve
 StreamShare = Annotated[float | None, typer.Option(min=0, max=1, help="Share of streamed requests.")]
 Trace = Annotated[Path | None, typer.Option(help="Replay a recorded trace instead.")]
 TraceFormat = Annotated[str, typer.Option("--format", help="azure or mooncake.")]
-Start = Annotated[Any, _duration("Where in the trace to begin.")]
+Start = Annotated[Any, _duration("Where in the trace to begin.", parse_duration_s)]
 Speed = Annotated[float, typer.Option(min=0.001, max=1000, help="10 replays ten times faster.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Same seed, same requests. [default: 1]")]
 Warmup = Annotated[int | None, typer.Option(min=0, help="Warm-up requests. [default: 100]")]
@@ -89,6 +98,7 @@ class Asked(msgspec.Struct, kw_only=True):
 
 def traffic_of(asked: Asked, configured: TrafficSpec | None) -> TrafficSpec:
     """A config's traffic with the options laid over it. Raises `BadInputError` where they contradict."""
+    _refuse_useless(asked)
     base = TrafficSpec() if configured is None else configured
     given = {"stream_share": asked.stream_share, "seed": asked.seed, "warmup_requests": asked.warmup}
     traffic = msgspec.structs.replace(
@@ -96,8 +106,6 @@ def traffic_of(asked: Asked, configured: TrafficSpec | None) -> TrafficSpec:
         lengths=_lengths(base.lengths, asked.lengths, asked.long_share),
         **{key: value for key, value in given.items() if value is not None},
     )
-    if asked.rate is not None and asked.trace is not None:
-        raise BadInputError("both --rate and --trace were given", hint="keep one of them")
     if asked.rate is not None:
         return msgspec.structs.replace(traffic, trace=None, phases=_phases(asked, asked.rate))
     if asked.trace is not None:
@@ -105,6 +113,27 @@ def traffic_of(asked: Asked, configured: TrafficSpec | None) -> TrafficSpec:
     if configured is None:
         raise BadInputError("no traffic was given", hint="add --rate 20 --duration 30s, --trace FILE or -c FILE")
     return traffic
+
+
+_OF_RATE: Final = {"arrivals": "poisson", "burstiness": 1.0, "pulse": None}
+_OF_TRACE: Final = {"start_s": 0.0, "speed": 1.0, "trace_format": "azure"}
+_FLAGS: Final = {"start_s": "--start", "trace_format": "--format"}
+
+
+def _refuse_useless(asked: Asked) -> None:
+    """Refuses options that would change nothing: who gives one expects it to count."""
+    if asked.rate is not None and asked.trace is not None:
+        raise BadInputError("both --rate and --trace were given", hint="keep one of them")
+    useless = [(name, "--rate") for name, default in _OF_RATE.items() if getattr(asked, name) != default]
+    if asked.rate is not None:
+        useless = [("burstiness", "--arrivals gamma")] if asked.burstiness != 1.0 and asked.arrivals != "gamma" else []
+    if asked.trace is None:
+        useless += [(name, "--trace") for name, default in _OF_TRACE.items() if getattr(asked, name) != default]
+    if asked.rate is None and asked.trace is None and asked.duration_s is not None:
+        useless.append(("duration_s", "--rate or --trace"))
+    for name, needs in useless:
+        flag = _FLAGS.get(name, f"--{name.removesuffix('_s')}")
+        raise BadInputError(f"{flag} has no use without {needs}", hint=f"add {needs}, or change the config's traffic")
 
 
 def _lengths(base: LengthSpec, distribution: str | None, long_share: float | None) -> LengthSpec:
@@ -116,7 +145,7 @@ def _lengths(base: LengthSpec, distribution: str | None, long_share: float | Non
 
 
 def _phases(asked: Asked, rate: float) -> list[PhaseSpec]:
-    if asked.duration_s is None or asked.duration_s <= 0:
+    if asked.duration_s is None:
         raise BadInputError("--rate needs a --duration", hint="add --duration 30s")
     if asked.arrivals not in ("poisson", "constant", "gamma"):
         raise BadInputError(f"--arrivals {asked.arrivals!r} is not known", hint="one of poisson, constant, gamma")
@@ -137,11 +166,23 @@ def parse_pulse(text: str) -> tuple[float, float, float, float | None]:
         first, _, rest = times.partition("+")
         length, slash, period = rest.partition("/")
         every_s = parse_duration_s(period) if slash else None
-        return float(factor), parse_duration_s(length), parse_duration_s(first), every_s
+        return _factor(factor), parse_duration_s(length), parse_duration_s(first), every_s
     except ValueError as exc:
         raise BadInputError(
             f"--pulse {text!r} is not FACTOR@START+LENGTH[/PERIOD]: {exc}", hint="write 5@10s+5s or 5@10s+5s/30s"
         ) from exc
+
+
+def _factor(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"the factor {text!r} is not a number")
+    if value < 0:
+        raise ValueError(f"the factor {text} is below 0")
+    return value
 
 
 def _trace(asked: Asked, path: Path) -> TraceSpec:

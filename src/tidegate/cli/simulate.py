@@ -56,10 +56,8 @@ def command(
     label: Annotated[str, typer.Option(help="What to call the run.")] = "twin",
 ) -> None:
     """Run a cluster and its traffic in the twin, on a virtual clock."""
-    spec, base_dir = load_with(config, settings or []), config.parent
-    if trace is not None:
-        spec = msgspec.structs.replace(spec, traffic=_traced(spec.traffic, trace, start, duration, speed))
-        base_dir = Path()
+    spec, base_dir = load_with(config, settings or []), config.parent if trace is None else Path()
+    spec = msgspec.structs.replace(spec, traffic=_traced(spec.traffic, trace, start, duration, speed))
     trial = Trial(
         name="as it is",
         spec=spec,
@@ -170,7 +168,14 @@ def explain_lines(trial: Trial, requests: list[PlannedRequest], jobs: int) -> li
     return [*lines, "each of these alone keeps the SLO: " + "; ".join(score.name for score in kept)]
 
 
-def _traced(traffic: TrafficSpec, trace: Path, start: str, duration: str, speed: float) -> TrafficSpec:
+def _traced(traffic: TrafficSpec, trace: Path | None, start: str, duration: str, speed: float) -> TrafficSpec:
+    """The traffic with the trace in its place. What would change nothing without one is refused."""
+    if trace is None:
+        for flag, given in (("--start", start != "0s"), ("--duration", bool(duration)), ("--speed", speed != 1.0)):
+            if given:
+                hint = "add --trace FILE, or change the file's traffic"
+                raise BadInputError(f"{flag} has no use without --trace", hint=hint)
+        return traffic
     formats: dict[str, Literal["azure", "mooncake"]] = {".csv": "azure", ".jsonl": "mooncake"}
     if trace.suffix not in formats:
         raise BadInputError(f"{trace}: neither an Azure .csv nor a Mooncake .jsonl", hint="name it by its format")

@@ -16,7 +16,7 @@ from tidegate.cli.verify import Verified, metrics
 from tidegate.node.process import Child
 from tidegate.spec import ClusterSpec, EngineProfile, InstanceSpec, PoolSpec
 from tidegate.spec.lock import Lock, LockedFiles
-from tidegate.spec.lock_file import lock_text
+from tidegate.spec.lock_file import load_lock, lock_text
 from tidegate.testing.live import free_port
 from tidegate.testing.processes import MODEL, Emulated, Tidegate
 from tidegate.tune.drift import Check, compare, drifted, emulated_profile
@@ -184,6 +184,24 @@ def test_an_emulated_engine_as_locked(emulated: Emulated, tmp_path: Path) -> Non
     assert code == 0, output
     assert "one: as locked" in output
     assert verify(tmp_path, lock)[0] == 0
+
+
+def test_freeze_asks_the_engines_that_run(emulated: Emulated, tmp_path: Path) -> None:
+    """Version and KV tokens come from the engine itself, and verify then finds the same."""
+    config, lock = tmp_path / "tidegate.yaml", tmp_path / "asked.lock"
+    engine = "shape: llama-3.1-8b, gpus: 1, weights: bf16, kv_cache: bf16"
+    config.write_text(f"pools: [{{model: {MODEL}, instances: [{{url: '{emulated.url}'}}], engine: {{{engine}}}}}]\n")
+    words = ["freeze", "-c", str(config), "--ask", "--seeds", "0", "-o", str(lock)]
+    with Tidegate(words, tmp_path / "freeze.log") as command:
+        assert command.wait_exit() == 0, command.output()
+    made = load_lock(lock).engines[0]
+    assert made.version == "0.33.0"
+    assert made.hardware.kv_tokens == look(emulated.url).kv_tokens
+    with Tidegate(["verify", str(lock), "--strict"], tmp_path / "verify.log") as command:
+        assert command.wait_exit() == 0, command.output()
+    with Tidegate([*words, "--engine", "vllm==0.32.0", "--break-glass"], tmp_path / "other.log") as command:
+        assert command.wait_exit() == 3
+    assert "not of one version: 0.32.0, 0.33.0" in command.output()
 
 
 def test_an_engine_started_otherwise_is_drift(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tidegate.traffic.store import read_run
 from tidegate.tune.digests import digest_folder, nvidia_driver
 from tidegate.tune.evidence import run_evidence, twin_evidence
 from tidegate.tune.freeze import Known, freeze
+from tidegate.tune.running import look
 
 STEPS = {"draft": (), "verified": ("verified",), "frozen": ("verified", "frozen")}
 
@@ -42,6 +43,9 @@ def command(
     cuda: Annotated[str | None, typer.Option(help="CUDA version of the engines.")] = None,
     nccl: Annotated[str | None, typer.Option(help="NCCL version of the engines.")] = None,
     kv_tokens: Annotated[int | None, typer.Option(min=0, help="KV tokens an instance told of.")] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask the engines that run for their version and KV tokens.")
+    ] = False,
     seeds: Annotated[int, typer.Option(min=0, max=100, help="Simulate this many seeds as evidence; 0: none.")] = 3,
     run: Annotated[list[Path] | None, typer.Option(help="A recorded load run of this configuration.")] = None,
     state: Annotated[Literal["draft", "verified", "frozen"], typer.Option(help="How far to go.")] = "draft",
@@ -62,7 +66,8 @@ def command(
         files = digest_folder(model_dir) if model_dir is not None else LockedFiles()
         facts = {"image": image, "driver": driver or nvidia_driver(), "cuda": cuda, "nccl": nccl,
                  "kv_tokens": kv_tokens}  # fmt: skip
-        made = freeze(spec, _known(spec, engine or [], model_path, files, facts), written=now)
+        known = _known(spec, engine or [], model_path, files, facts)
+        made = freeze(spec, _asked(spec, known, model_path, files, facts) if ask else known, written=now)
     made = _with_evidence(made, base_dir, seeds if lock is None else 0, run or [], now)
     made = _taken_on(made, state, now)
     write_lock(signed(made, _read_key(key)) if key is not None else made, out)
@@ -103,6 +108,24 @@ def _known(
                 {"version": versions[pool.engine.kind], "path": path, "files": msgspec.to_builtins(files), **given},
                 Known,
             )
+    return found
+
+
+def _asked(
+    spec: ClusterSpec, known: dict[str, Known], path: str, files: LockedFiles, facts: dict[str, str | int | None]
+) -> dict[str, Known]:
+    """What every instance says of itself. Raises `BadInputError` where two, or they and `--engine`, differ."""
+    found = {}
+    for pool in spec.pools:
+        seen = [look(instance.url) for instance in pool.instances]
+        versions = {one.version for one in seen} | ({known[pool.model].version} if pool.model in known else set())
+        if len(versions) != 1 or None in versions:
+            told = ", ".join(sorted(str(version) for version in versions))
+            raise BadInputError(f"the instances of {pool.model} are not of one version: {told}", hint="make them so")
+        base = known.get(pool.model) or Known(version=str(versions.pop()), path=path, files=files)
+        sizes = [one.kv_tokens for one in seen if one.kv_tokens is not None]
+        tokens = facts["kv_tokens"] if facts["kv_tokens"] is not None else min(sizes, default=None)
+        found[pool.model] = msgspec.structs.replace(base, kv_tokens=tokens)
     return found
 
 

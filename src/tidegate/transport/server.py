@@ -48,7 +48,6 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port (useful with 0). Raises `UnavailableError` when it cannot."""
         loop = asyncio.get_running_loop()
-        self._fit_files()
         try:
             self._server = await loop.create_server(self.protocol, host, port, backlog=BACKLOG)
         except (OSError, OverflowError) as exc:
@@ -56,6 +55,7 @@ class HttpServer:
             raise UnavailableError(
                 f"cannot listen on {host}:{port}: {reason}", hint="choose another port, or stop what holds this one"
             ) from exc
+        self._fit_files()
         self._ticker = loop.call_later(TICK_S, self._tick)
         server: Any = self._server  # its sockets are a tuple in asyncio and a list in uvloop
         bound: int = server.sockets[0].getsockname()[1]
@@ -64,7 +64,7 @@ class HttpServer:
     def _fit_files(self) -> None:
         self.capacity = room_for_connections(self.limits.connections)
         if self.capacity < self.limits.connections:
-            logger.warning(
+            logger.info(
                 "open files allow %d client connections of the %d configured; raise the hard limit (ulimit -Hn)",
                 self.capacity,
                 self.limits.connections,

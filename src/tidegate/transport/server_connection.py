@@ -68,8 +68,8 @@ class ServerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_application", "_arriving_bytes", "_awaited_bytes", "_body_bytes", "_consuming", "_deadline_tick", "_exchange",
-        "_headers", "_held", "_home", "_message_done", "_overrun", "_parser", "_partial", "_paused", "_pieces", "_stage",
-        "_target", "_transport", "_wire_bytes", "_writable", "wheel_slot",
+        "_headers", "_held", "_home", "_message_done", "_overrun", "_parser", "_partial", "_paused", "_pieces",
+        "_stage", "_target", "_transport", "_wire_bytes", "_writable", "wheel_slot",
     )  # fmt: skip
 
     _transport: asyncio.Transport

@@ -45,6 +45,8 @@ class ProgressLine:
             self._follow(driver)
         line = self._line(stage, driver, planned)
         if self._console.is_terminal:
+            # A line that wraps makes the screen jump: on a narrow terminal its end is cut instead.
+            line.no_wrap, line.overflow = True, "ellipsis"
             self._live.update(line, refresh=True)
         elif self._ticks % _PLAIN_EVERY_TICKS == 0:
             self._console.print(line, soft_wrap=True)
@@ -66,7 +68,7 @@ class ProgressLine:
         ended = self._ended
         line = Text()
         line.append(f"{stage:<8}", style="bold cyan")
-        line.append(f" {driver.elapsed_s:6.1f} s  sent {driver.sent}/{planned}  in flight {driver.in_flight}  ")
+        line.append(f"{driver.elapsed_s:6.1f} s  sent {driver.sent}/{planned}  in flight {driver.in_flight}  ")
         line.append(f"done {ended['completed']}", style="green")
         if ended["rejected"]:
             line.append(f"  rejected {ended['rejected']}", style="yellow")
@@ -74,5 +76,5 @@ class ProgressLine:
             line.append(f"  failed {ended['error']}", style="red")
         p50, p99 = self._ttft.percentile_s(50), self._ttft.percentile_s(99)
         if p50 is not None and p99 is not None:
-            line.append(f"  TTFT P50 {p50 * 1e3:.0f} ms, P99 {p99 * 1e3:.0f} ms")
+            line.append(f"  TTFT P50 {p50 * 1e3:.0f}, P99 {p99 * 1e3:.0f} ms")
         return line

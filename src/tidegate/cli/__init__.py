@@ -18,6 +18,8 @@ COMMANDS: Final = {
     "init": "Write a commented tidegate.yaml.",
     "check": "Validate a tidegate.yaml.",
     "gateway": "Run the gateway.",
+    "status": "How a running gateway is, once; --json for scripts.",
+    "top": "Watch a running gateway in the terminal.",
     "emulate": "Run an emulated engine: the twin's instance on the wall clock behind HTTP.",
     "load": "Drive open-loop traffic against an OpenAI-compatible endpoint.",
     "report": "Render one run, or compare two: table, JSON, one-file HTML.",

@@ -86,6 +86,29 @@ def test_every_request_without_an_id_gets_its_own(house: House) -> None:
     assert len(ids) == 3
 
 
+def test_usage_that_was_not_asked_for_is_hidden_however_it_is_spaced(house: House) -> None:
+    client = house.ask(b',"stream":true')
+    engine = house.asked[-1]
+    engine.start_stream()
+    for event in (ROLE, WORD, WORD, LAST, USAGE, DONE):
+        engine.piece(event.replace(b":", b": ").replace(b"data:  ", b"data: ") if event != DONE else event)
+        house.wire.pump()
+    engine.finish()
+    house.wire.pump()
+    assert b"usage" not in parts(client)[2]
+    assert parts(client)[2].endswith(DONE)
+    assert house.gateway.meters.by_model["m"].output_tokens == 2
+
+
+@pytest.mark.parametrize("path", ["/v1/../metrics", "/v1/%63hat/completions", "/v1//chat/completions", "/v1/./score"])
+def test_a_path_that_the_next_server_may_read_otherwise_is_not_passed_on(house: House, path: str) -> None:
+    client = MemoryClient(house.wire, house.gateway.server)
+    client.send(post(chat(), path.encode()))
+    house.wire.pump()
+    assert parts(client)[0] == 404
+    assert house.asked == []
+
+
 @given(cuts=st.lists(st.integers(1, 60), max_size=40), crlf=st.booleans(), asked=st.booleans())
 def test_a_stream_is_untouched_however_it_is_split(cuts: list[int], crlf: bool, asked: bool) -> None:
     """But for the usage event, which a client gets that asked for it, and no other."""

@@ -44,6 +44,11 @@ def path_of(target: str) -> str:
     return target if query < 0 else target[:query]
 
 
+def _means_itself(path: str) -> bool:
+    """Whether every server behind this one reads the same path: `/v1/../metrics` and `/v1/%63hat` may be others."""
+    return "%" not in path and "/." not in path and "//" not in path
+
+
 def kind_of(method: str, path: str) -> int:
     """What a request is for."""
     models = path == MODELS_PATH or path.startswith(MODELS_PATH + "/")
@@ -51,5 +56,5 @@ def kind_of(method: str, path: str) -> int:
         return MODELS if method in ("GET", "HEAD") else WRONG_METHOD
     known = path in INFERENCE_PATHS
     if method == "POST":
-        return INFERENCE if known or (path.startswith("/v1/") and len(path) > 4) else UNKNOWN
+        return INFERENCE if known or (path.startswith("/v1/") and len(path) > 4 and _means_itself(path)) else UNKNOWN
     return WRONG_METHOD if known else UNKNOWN

@@ -109,7 +109,7 @@ class EventRelay:
         −1 for anything else, which is left to `whole` and `meter`."""
         if self._held or not data.endswith(b"\n\n") or not data.startswith(b"data: {") or b'"error"' in data:
             return -1
-        if self._hides_usage and b'"usage":{' in data:
+        if self._hides_usage and (b'"usage":{' in data or b'"usage": {' in data):
             return -1
         self._earlier = self._before
         self._before = self._last

@@ -127,8 +127,10 @@ def test_the_same_seed_finds_the_same_winner() -> None:
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "study.journal"
     judge = Hill(interrupt_after=24)
+    begun = Study(SPACE, 1, "here", path)
     with pytest.raises(KeyboardInterrupt):
-        search(judge, Limits(trials=60), study=Study(SPACE, 1, "here", path))
+        search(judge, Limits(trials=60), study=begun)
+    begun.close()
     study = Study(SPACE, 1, "here", path)
     assert study.resumed
     before = set(asked_on_the_slice(judge))
@@ -141,12 +143,20 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
-    Study(SPACE, 1, "one", tmp_path / "s")
+    Study(SPACE, 1, "one", tmp_path / "s").close()
     with pytest.raises(BadInputError, match="holds a study of something else"):
         Study(SPACE, 1, "other", tmp_path / "s")
     (tmp_path / "t").write_text("not a journal\n")
     with pytest.raises(BadInputError, match="cannot hold a study"):
         Study(SPACE, 1, "one", tmp_path / "t")
+
+
+def test_two_tunes_do_not_share_a_study(tmp_path: Path) -> None:
+    first = Study(SPACE, 1, "one", tmp_path / "s")
+    with pytest.raises(BadInputError, match="in use by another tune"):
+        Study(SPACE, 1, "one", tmp_path / "s")
+    first.close()
+    Study(SPACE, 1, "one", tmp_path / "s")
 
 
 def test_without_time_there_is_no_winner_and_no_trial() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tidegate.node.process import signal_group
 from tidegate.spec import load_spec
+from tidegate.testing.processes import Tidegate
+from tidegate.tune.study import JUDGED
 
 CLUSTER = """\
 pools:
@@ -82,3 +86,15 @@ def test_the_budget_ends_the_tune_without_a_false_winner(folder: Path) -> None:
     done = tune(folder, "--budget", "1ms", "--no-html")
     assert done.returncode == 1
     assert "ended: budget" in done.stdout
+
+
+def test_ctrl_c_ends_it_in_one_sentence_and_loses_nothing(folder: Path) -> None:
+    study = folder / "tune.study"
+    words = ["tune", str(folder / "tidegate.yaml"), "--jobs", "2", "--trials", "5000", "--out", str(folder / "runs")]
+    with Tidegate([*words, "--study", str(study)], folder / "log") as command:
+        command.wait_ready(lambda: study.exists() and study.read_text().count(JUDGED) >= 6, 60)
+        signal_group(command.pid, signal.SIGINT)
+        assert command.wait_exit() == 130
+    assert "Traceback" not in command.output()
+    again = tune(folder, "--study", "tune.study", "--no-html")
+    assert "resumed: " in again.stderr

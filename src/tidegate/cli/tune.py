@@ -160,7 +160,8 @@ def _value(text: str) -> Value:
 
 
 def _search(case: Case, space: Space, limits: Limits, start: Setting, jobs: int, path: Path | None) -> Found:
-    study = Study(space, limits.seed, digest_of([space, msgspec.to_builtins(case, enc_hook=str)]), path)
+    anywhere = msgspec.structs.replace(case, base_dir=Path())
+    study = Study(space, limits.seed, digest_of([space, msgspec.to_builtins(anywhere, enc_hook=str)]), path)
     if study.resumed:
         print(f"resumed: {len(study.known)} settings are known", file=sys.stderr)
     with _judge(case, jobs) as judge:

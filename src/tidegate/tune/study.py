@@ -7,9 +7,10 @@ resumed search proposes what an uninterrupted one would have.
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -34,6 +35,7 @@ class Study:
         self._distributions = {
             knob.name: self._optuna.distributions.IntDistribution(0, len(knob.values) - 1) for knob in space.free
         }
+        self._held: IO[bytes] | None = None
         self._study = self._opened(path)
         self.known: dict[str, Judged] = {}
         self._asked: dict[str, Any] = {}
@@ -43,6 +45,11 @@ class Study:
     def resumed(self) -> bool:
         """Whether it began with results of an earlier search."""
         return self._resumed > 0
+
+    def close(self) -> None:
+        """Lets another process have the file; nothing may be added afterwards."""
+        if self._held is not None:
+            self._held.close()
 
     def propose(self, count: int) -> list[Setting]:
         """Up to `count` settings that nobody has judged; fewer when the sampler comes back to what is known."""
@@ -121,7 +128,9 @@ class Study:
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                storage = self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
+                self._held = _held(path)
+                backend = journal.JournalFileBackend(str(path), lock_obj=_OneWriter())
+                storage = self._optuna.storages.JournalStorage(backend)
             return self._optuna.create_study(
                 study_name=NAME, storage=storage, direction="maximize", load_if_exists=True
             )
@@ -143,6 +152,30 @@ class Study:
             elif not trial.state.is_finished():
                 self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
         self._resumed = len(self.known)
+
+
+class _OneWriter:
+    """What the journal takes for its lock. The file is held as a whole for as long as the study lives (`_held`), and
+    Optuna's own lock, taken for each line, breaks when Ctrl-C falls into it."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Nothing was taken."""
+
+
+def _held(path: Path) -> IO[bytes]:
+    """The file, held by this process alone until it ends. Raises `BadInputError` while another one holds it."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise BadInputError(
+            f"{path} is in use by another tune", hint="wait for it, or choose another --study"
+        ) from None
+    return file
 
 
 def _optuna() -> Any:

@@ -6,6 +6,7 @@ tell whether a simulation or a running engine answered; live trials are in `tune
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -181,6 +182,8 @@ _WORKER: Final[list[TwinTrial]] = []
 
 
 def _begin(case: Case) -> None:
+    # Ctrl-C reaches the whole group; the parent alone answers it, and ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _WORKER[:] = [TwinTrial(case)]
 
 

@@ -149,7 +149,19 @@ def test_without_gaps_no_lag_can_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://x", "ftp://x", "http://", "x:80", "http://h:99999", "http://h/?q=1", "http://[::1"]
+    "url",
+    [
+        "https://x",
+        "ftp://x",
+        "http://",
+        "x:80",
+        "http://h:99999",
+        "http://h/?q=1",
+        "http://[::1",
+        "http://h:0",
+        "http://é",
+        "http://h/a b",
+    ],
 )
 def test_urls_that_cannot_be_driven_are_one_sentence(url: str) -> None:
     with pytest.raises(BadInputError) as caught:
@@ -172,3 +184,9 @@ def test_more_connections_than_files_is_an_honest_error(monkeypatch: pytest.Monk
         connection_bound(5000)
     assert connection_bound(None) == 1024 - SPARE_FILES
     assert connection_bound(100) == 100
+
+
+def test_a_key_that_would_end_its_header_is_refused_and_not_repeated() -> None:
+    with pytest.raises(BadInputError) as caught:
+        Target("http://h", "m", "secret\r\nx: y")
+    assert "secret" not in caught.value.message

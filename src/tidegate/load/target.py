@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from tidegate.wire.openai import CHAT_PATH
 SPARE_FILES: Final = 128
 """Descriptors kept for everything that is not a connection."""
 DEFAULT_CONNECTIONS: Final = 16_384
+_HEADER_TEXT: Final = re.compile(r"[!-~]+")
 
 
 class Target:
@@ -26,6 +28,8 @@ class Target:
         self._path = prefix + CHAT_PATH
         self._headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream, application/json")]
         if api_key:
+            if not _HEADER_TEXT.fullmatch(api_key):
+                raise BadInputError("the API key holds characters that no header can carry", hint="copy the key again")
             self._headers.append((b"authorization", b"Bearer " + api_key.encode()))
 
     def head(self, content_length: int) -> bytes:
@@ -47,7 +51,11 @@ def parse_http_url(url: str) -> tuple[str, int, str]:
         raise BadInputError(f"{url!r}: TLS is not supported by the load driver", hint="use http://")
     if parts.scheme != "http" or not host or parts.query or parts.fragment:
         raise BadInputError(f"{url!r} is not an http URL", hint="write http://127.0.0.1:8080")
-    return host, port or 80, parts.path.rstrip("/").removesuffix("/v1")
+    if port == 0 or not _HEADER_TEXT.fullmatch(host + parts.path):
+        raise BadInputError(
+            f"{url!r} has port 0, a space, or a character outside ASCII", hint="write names as xn--… and paths with %XX"
+        )
+    return host, 80 if port is None else port, parts.path.rstrip("/").removesuffix("/v1")
 
 
 def connection_bound(asked_for: int | None) -> int:

@@ -23,6 +23,8 @@ from tidegate.errors import BadInputError
 from tidegate.spec.traffic import TraceSpec
 
 MOONCAKE_BLOCK_TOKENS: Final = 512
+MAX_TOKENS: Final = 10_000_000
+"""No engine takes a request beyond this; a row that says more is damaged, and would be sent as gigabytes."""
 _AZURE_COLUMNS: Final = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
 _STAMP: Final = re.compile(r"(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(\.\d{1,9})?(?:Z|\+00:00)?")
 
@@ -113,6 +115,8 @@ def mooncake_rows(lines: Iterable[str], name: str) -> list[TraceRow]:
             _fail(name, line, f"is not a Mooncake request: {exc}", "check the format option")
         if item.input_length < 1 or item.output_length < 1:
             _fail(name, line, "input_length and output_length must be at least 1")
+        if max(item.input_length, item.output_length) > MAX_TOKENS:
+            _fail(name, line, f"input_length and output_length must be at most {MAX_TOKENS}")
         blocks = -(-item.input_length // MOONCAKE_BLOCK_TOKENS)
         if item.hash_ids and len(item.hash_ids) != blocks:
             _fail(name, line, f"{item.input_length} tokens are {blocks} blocks, found {len(item.hash_ids)} hash_ids")
@@ -148,6 +152,8 @@ def _tokens(text: str, column: str, name: str, line: int) -> int:
         _fail(name, line, f"{column} is missing")
     if not (value.isascii() and value.isdigit()) or len(value) > 9 or int(value) < 1:
         _fail(name, line, f"{column} must be a whole number of at least 1, not {value[:40]!r}")
+    if int(value) > MAX_TOKENS:
+        _fail(name, line, f"{column} must be at most {MAX_TOKENS}, not {value}")
     return int(value)
 
 

@@ -122,6 +122,17 @@ def test_a_landslide_is_one_event() -> None:
     assert told(stage)[-2:] == ["unserved", "unserved"]
 
 
+def test_an_open_breaker_is_a_state_of_its_own(stage: Stage) -> None:
+    stage.ready()
+    stage.pass_second()
+    stage.instances[0].breaker.open(stage.clock.now())
+    stage.pass_second()
+    state = stage.console.state()
+    assert state["states"][state["rows"][0][0]] == "tripped"
+    (event,) = [one for one in state["events"] if one.state == "tripped"]
+    assert (event.instance, event.was, event.level) == ("tide-1", "ready", "bad")
+
+
 def test_metrics_that_stop_are_told_and_that_they_are_back(stage: Stage) -> None:
     stage.ready()
     for _ in range(7):

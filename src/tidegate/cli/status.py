@@ -22,7 +22,14 @@ WORDS: Final = {
     "no_instance": "a model is not served: no instance of it is ready",
     "draining": "draining: no new requests",
 }
-STYLES: Final = {"ready": "cyan", "ejected": "bold red", "launching": "yellow", "draining": "yellow", "stopped": "dim"}
+STYLES: Final = {
+    "ready": "cyan",
+    "ejected": "bold red",
+    "launching": "yellow",
+    "draining": "yellow",
+    "stopped": "dim",
+    "tripped": "red",
+}
 UNKNOWN: Final = "–"
 FIGURES_PER_LINE: Final = 5
 

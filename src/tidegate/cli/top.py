@@ -29,7 +29,7 @@ CHROME_LINES: Final = 19
 """What is not instances: figures, curves, the tables' heads, events."""
 LEAST_LINES: Final = 4
 EVENTS_SHOWN: Final = 5
-ORDER: Final = ("ejected", "stopped", "launching", "draining", "ready")
+ORDER: Final = ("ejected", "tripped", "stopped", "launching", "draining", "ready")
 
 Json = dict[str, Any]
 

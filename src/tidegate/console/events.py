@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from tidegate.console import picture
 from tidegate.console.history import COLUMNS
 from tidegate.gateway.shell import Gateway
 from tidegate.policy import lifecycle
@@ -25,6 +26,8 @@ LATE_POINTS: Final = 3
 """Seconds in a row before a quantile counts as late; a refusal counts at once."""
 
 Level = Literal["good", "note", "bad"]
+
+LEVELS: Final[dict[int, Level]] = {lifecycle.READY: "good", lifecycle.EJECTED: "bad", picture.TRIPPED: "bad"}
 
 
 class Event(Struct, omit_defaults=True):
@@ -69,7 +72,7 @@ class Watch:
         self._gateway = gateway
         self.events: deque[Event] = deque(maxlen=KEPT)
         self._numbered = 0
-        self._states = [instance.state for instance in gateway.gate.instances]
+        self._states = [picture.shown(instance) for instance in gateway.gate.instances]
         self._stale = [False] * len(self._states)
         self._served = dict.fromkeys(gateway.gate.models(), False)
         self._spells = {
@@ -100,12 +103,13 @@ class Watch:
     def _moves(self, wall_s: float) -> None:
         moved: dict[tuple[int, int], list[int]] = {}
         for number, instance in enumerate(self._gateway.gate.instances):
-            if instance.state != self._states[number]:
-                moved.setdefault((self._states[number], instance.state), []).append(number)
-                self._states[number] = instance.state
+            state = picture.shown(instance)
+            if state != self._states[number]:
+                moved.setdefault((self._states[number], state), []).append(number)
+                self._states[number] = state
         for (was, state), numbers in moved.items():
-            level: Level = {lifecycle.READY: "good", lifecycle.EJECTED: "bad"}.get(state, "note")  # type: ignore[assignment]
-            names = {"state": lifecycle.STATE_NAMES[state], "was": lifecycle.STATE_NAMES[was]}
+            level: Level = LEVELS.get(state, "note")
+            names = {"state": picture.STATES[state], "was": picture.STATES[was]}
             if len(numbers) > MANY:
                 self._tell(wall_s, level, "instances_moved", count=len(numbers), **names)
                 continue

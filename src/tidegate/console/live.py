@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from tidegate.console import picture, site
 from tidegate.console.events import Event, Watch
 from tidegate.console.history import History
+from tidegate.gateway.export import status_of
 from tidegate.gateway.shell import Gateway
 
 BEAT_S: Final = 1.0
@@ -103,7 +104,7 @@ class Console:
         outcomes = {outcome.value: count for outcome, count in totals.outcomes.items() if count} if totals else {}
         return {
             "at_s": wall_s,
-            "status": picture.status(self._gateway),
+            "status": status_of(self._gateway),
             "queued": self._gateway.gate.queued,
             "in_flight": self._gateway.gate.in_flight,
             "outcomes": outcomes,

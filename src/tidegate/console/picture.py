@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from tidegate import __version__
 from tidegate.console.history import KINDS
-from tidegate.gateway.export import health
 from tidegate.gateway.shell import Gateway
-from tidegate.policy import lifecycle
+from tidegate.policy import breaker, lifecycle
 from tidegate.policy.ledger import Instance
 
 TENANTS_SHOWN: Final = 50
@@ -20,7 +19,16 @@ ROW: Final = ("state", "kv_used", "running", "waiting", "in_flight", "age_s", "c
 """Of an instance: number of its state, shares 0 to 1, requests, seconds; `claimed` is the share of KV blocks in use or
 spoken for by the ledger. None is unknown."""
 
+STATES: Final = (*lifecycle.STATE_NAMES, "tripped")
+"""An instance's life, and one more for those that are ready but for their fault breaker."""
+TRIPPED: Final = len(lifecycle.STATE_NAMES)
+
 Row = list[float | None]
+
+
+def shown(instance: Instance) -> int:
+    """Number of the state that the console shows, in `STATES`."""
+    return TRIPPED if instance.ready and instance.breaker.state != breaker.CLOSED else instance.state
 
 
 def static(gateway: Gateway) -> dict[str, Any]:
@@ -31,7 +39,7 @@ def static(gateway: Gateway) -> dict[str, Any]:
         "slo": {"ttft_s": spec.slo.ttft_s, "itl_s": spec.slo.itl_s},
         "queue_max": spec.gateway.queue.max_requests,
         "kv_high": spec.gateway.admission.kv_high,
-        "states": lifecycle.STATE_NAMES,
+        "states": STATES,
         "row": ROW,
         "kinds": {outcome.value: kind for outcome, kind in KINDS.items()},
         "instances": [{"name": i.name, "model": i.model, "url": i.url, "kind": i.kind} for i in gateway.gate.instances],
@@ -47,19 +55,14 @@ def _row(instance: Instance, now: float) -> Row:
     sample = instance.sample
     claimed = instance.active_blocks(now) / instance.capacity_blocks if instance.capacity_blocks > 0 else None
     if sample is None:
-        return [instance.state, None, None, None, instance.in_flight, None, _short(claimed)]
+        return [shown(instance), None, None, None, instance.in_flight, None, _short(claimed)]
     age_s = int(now - instance.sampled_s) if now - instance.sampled_s > FRESH_S else 0
     used = _short(sample.kv_used_fraction)
-    return [instance.state, used, sample.running, sample.waiting, instance.in_flight, age_s, _short(claimed)]
+    return [shown(instance), used, sample.running, sample.waiting, instance.in_flight, age_s, _short(claimed)]
 
 
 def _short(share: float | None) -> float | None:
     return None if share is None else round(share, 3)
-
-
-def status(gateway: Gateway) -> str:
-    """`ok`, `no_instance` or `draining`."""
-    return str(health(gateway)[1]["status"])
 
 
 class TenantRates:

@@ -147,11 +147,23 @@ def instance_figures(instance: Instance, now: float) -> dict[str, float | None]:
     }
 
 
+def served_models(gateway: Gateway) -> dict[str, bool]:
+    """Which models have a ready instance."""
+    return {model: any(i.ready for i in pool.instances) for model, pool in gateway.gate.pools.items()}
+
+
+def status_of(gateway: Gateway) -> str:
+    """`ok`, `no_instance` (a model has none that is ready) or `draining`."""
+    if gateway.server.closing:
+        return "draining"
+    return "ok" if all(served_models(gateway).values()) else "no_instance"
+
+
 def health(gateway: Gateway) -> tuple[int, dict[str, object]]:
     """Status code and document of the admin port's `/health`: 200 while every model has a ready instance."""
     now = gateway.now()
-    served = {model: any(i.ready for i in pool.instances) for model, pool in gateway.gate.pools.items()}
-    status = "draining" if gateway.server.closing else "ok" if all(served.values()) else "no_instance"
+    served = served_models(gateway)
+    status = status_of(gateway)
     instances = [
         {
             "name": i.name,

@@ -137,6 +137,7 @@ def instance(spec: ClusterSpec) -> Json:
         known("Waiting in the engine", "short", "engine_waiting"),
         known("Age of its metrics", "s", "sample_age_seconds", "Old ones fade out of routing decisions."),
         known("Connections", "short", "connections"),
+        known("Fault breaker open", "short", "breaker_open", "1 while it gets one trial at a time.", top=1),
         timeseries("State", "short", [Query(f'tidegate_instance_state{{{PLACE}}} == 1', "{{instance}} {{state}}")],
                    width=8),
         row("As the engine says, whatever it calls its metrics"),

@@ -183,6 +183,10 @@ def _instance_alerts(spec: ClusterSpec) -> list[dict[str, Any]]:
             f"{where} is ejected", "It gets no work; nothing listens there.",
         ),
         _alert(
+            "TidegateBreakerOpen", "min_over_time(tidegate_instance_breaker_open[1m]) == 1", "1m", "ticket",
+            f"{where} fails its requests", "Its fault breaker is open: it gets one trial at a time.",
+        ),
+        _alert(
             "TidegateStaleScrape",
             f"tidegate_instance_sample_age_seconds > {stale_s:g} and on (instance, model) ({_state('ready')} == 1)",
             "30s", "ticket",

@@ -4,7 +4,7 @@ import { Chart } from "./charts.js";
 
 const $ = (id) => document.getElementById(id);
 const POINTS = 900, EVENTS = 200, RATE_OVER = 10;
-const MARKS = { ready: "", launching: "…", ejected: "✕", draining: "↓", stopped: "■" };
+const MARKS = { ready: "", launching: "…", ejected: "✕", draining: "↓", stopped: "■", tripped: "⊘" };
 const LARGE = 24, MEDIUM = 160;
 const page = { seen: null, tiles: [], chosen: null, state: "all", outcomes: [], charts: [] };
 
@@ -210,13 +210,13 @@ function buildTiles() {
 function drawTile(number) {
   const tile = page.tiles[number], [state, kv, running, waiting] = page.seen.rows[number];
   const name = page.seen.states[state], silent = name === "ready" && kv === null;
-  const working = name === "ready" || name === "draining", fill = working ? Math.round((kv ?? 0) * 100) : 0;
+  const working = name === "ready" || name === "draining" || name === "tripped", fill = working ? Math.round((kv ?? 0) * 100) : 0;
   const high = working && kv > page.seen.kv_high;
   tile.className = `tile ${name}${silent ? " unknown" : ""}${fill ? "" : " dry"}${high ? " high" : ""}`;
   tile.style.setProperty("--fill", fill + "%");
   tile.setAttribute("aria-expanded", String(page.chosen === number));
   tile.setAttribute("aria-label", word("tile", page.seen.instances[number].name, word(name), kv === null ? word("unknown") : share(kv), count(running), count(waiting)));
-  say(tile.children[1], working ? (kv === null ? "?" : share(kv)) : word(name));
+  say(tile.children[1], name === "tripped" || !working ? word(name) : kv === null ? "?" : share(kv));
   say(tile.children[2], working ? word("work", count(running), count(waiting)) : "");
   say(tile.children[3], MARKS[name] || (high ? "!" : ""));
 }

@@ -110,6 +110,14 @@ def test_moves_are_told_once_with_what_it_was_before(stage: Stage) -> None:
     assert (event.instance, event.was, event.level) == ("tide-1", "ready", "bad")
 
 
+def test_what_a_dead_engine_last_said_is_not_how_it_is(stage: Stage) -> None:
+    stage.ready(lambda number: 0.4)
+    stage.gateway.probed(stage.instances[0], False)
+    rows = stage.console.state()["rows"]
+    assert rows[0][1:4] == [None, None, None]
+    assert rows[1][1:4] == [0.4, 4.0, 1.0]
+
+
 def test_a_landslide_is_one_event() -> None:
     stage = Stage(1000)
     stage.ready()

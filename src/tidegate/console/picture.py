@@ -23,6 +23,8 @@ STATES: Final = (*lifecycle.STATE_NAMES, "tripped")
 """An instance's life, and one more for those that are ready but for their fault breaker."""
 TRIPPED: Final = len(lifecycle.STATE_NAMES)
 
+GONE: Final = (lifecycle.LAUNCHING, lifecycle.EJECTED, lifecycle.STOPPED)
+
 Row = list[float | None]
 
 
@@ -54,7 +56,7 @@ def rows(gateway: Gateway, now: float) -> list[Row]:
 def _row(instance: Instance, now: float) -> Row:
     sample = instance.sample
     claimed = instance.active_blocks(now) / instance.capacity_blocks if instance.capacity_blocks > 0 else None
-    if sample is None:
+    if sample is None or instance.state in GONE:  # what a dead engine last said is not how it is
         return [shown(instance), None, None, None, instance.in_flight, None, _short(claimed)]
     age_s = int(now - instance.sampled_s) if now - instance.sampled_s > FRESH_S else 0
     used = _short(sample.kv_used_fraction)

@@ -152,6 +152,27 @@ def test_a_body_that_says_what_it_wants_is_passed_on_as_it_is(house: House, extr
     assert house.asked[-1].body == chat(extra)
 
 
+@pytest.mark.parametrize("after", [b": ping\n\n" * 4, b"".join([b": a\n\n", b": b\n\n"])])
+def test_comments_after_the_finish_reason_do_not_make_a_whole_stream_a_broken_one(house: House, after: bytes) -> None:
+    client, engine = house.stream()
+    for piece in [WORD, LAST, *[event + b"\n\n" for event in after.split(b"\n\n") if event]]:
+        engine.piece(piece)
+        house.wire.pump()
+    engine.finish()
+    house.wire.pump()
+    assert parts(client)[2] == WORD + LAST + after
+    assert house.ended(Outcome.COMPLETED) == 1
+
+
+@pytest.mark.parametrize("path", [b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"])
+def test_what_changes_an_engine_is_not_there_for_tenants(house: House, path: bytes) -> None:
+    client = house.client()
+    client.send(post(chat(), path))
+    house.wire.pump()
+    assert parts(client)[0] == 404
+    assert not house.asked
+
+
 def _event_prefixes(whole: bytes) -> set[bytes]:
     blank = b"\r\n\r\n" if b"\r\n" in whole else b"\n\n"
     events = [event + blank for event in whole.split(blank)[:-1]]

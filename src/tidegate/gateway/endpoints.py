@@ -28,6 +28,9 @@ INFERENCE_PATHS: Final = frozenset(
 )
 """POST only. Forwarded through admission; other POSTs under /v1/ are too, with plain accounting."""
 
+CONTROL_PATHS: Final = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
+"""They change an engine. That is no tenant's business: nothing is there."""
+
 MODELS_PATH: Final = "/v1/models"
 TOKEN_PATHS: Final = frozenset((CHAT_PATH, COMPLETIONS_PATH))
 """Streams whose chunks are understood: which carry tokens, and how they end."""
@@ -54,6 +57,8 @@ def kind_of(method: str, path: str) -> int:
     models = path == MODELS_PATH or path.startswith(MODELS_PATH + "/")
     if models:
         return MODELS if method in ("GET", "HEAD") else WRONG_METHOD
+    if path in CONTROL_PATHS:
+        return UNKNOWN
     known = path in INFERENCE_PATHS
     if method == "POST":
         return INFERENCE if known or (path.startswith("/v1/") and len(path) > 4 and _means_itself(path)) else UNKNOWN

@@ -125,6 +125,8 @@ class EventRelay:
 
     def meter(self, block: bytes) -> int:
         """After the first token: the token-carrying events in an unusual `block`."""
+        if block.startswith(b":") and all(event.startswith(b":") for event in split(block)):
+            return 0  # comments say nothing of how the stream ends
         self._earlier = self._before
         self._before = self._last
         self._last = block

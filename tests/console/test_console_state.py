@@ -41,7 +41,7 @@ def now(stage: Stage) -> dict[str, float | None]:
 def test_a_second_of_traffic_is_a_point(stage: Stage) -> None:
     stage.ready(lambda number: number / 10)
     stage.pass_second()
-    stage.serve(8, ttft_s=0.2)
+    stage.serve(8, ttft_s=0.7)
     stage.serve(2, ttft_s=0.9)
     stage.serve(5, outcome=Outcome.OVERLOADED)
     stage.serve(3, outcome=Outcome.LIMITED)
@@ -50,7 +50,7 @@ def test_a_second_of_traffic_is_a_point(stage: Stage) -> None:
     point = now(stage)
     assert [point[name] for name in COLUMNS[:5]] == [10, 5, 3, 1, 0]
     assert point["kept"] == 0.8
-    assert point["ttft_p50_s"] == pytest.approx(0.2, rel=0.3)
+    assert point["ttft_p50_s"] == pytest.approx(0.7, rel=0.15)
     assert point["ttft_p99_s"] == pytest.approx(0.95, rel=0.1)
     assert (point["kv_mean"], point["kv_max"]) == (0.15, 0.3)
     assert point["output_tokens"] == 1000
@@ -227,6 +227,20 @@ def test_changes_put_together_are_the_whole(served: Served) -> None:
             for number, row in change["rows"]:
                 rows[number] = row
         assert rows == json.loads(request("GET", served.port, "/console/state")[1])["rows"]
+
+
+def test_a_newcomer_is_told_what_went_back_to_what_the_others_know(served: Served) -> None:
+    served.do(served.ready)
+    with closing(Viewer(served)) as first:
+        first.next()
+        served.beat()
+        served.do(lambda: served.sample(1, 0.9))
+        with closing(Viewer(served)) as newcomer:
+            assert newcomer.next()[1]["rows"][1][1] == 0.9
+            served.do(served.ready)
+            served.beat()
+            changes = dict(newcomer.next()[1]["rows"])
+            assert changes[1][1] == 0.5
 
 
 def test_a_row_that_did_not_change_is_not_sent(served: Served, viewer: Viewer) -> None:

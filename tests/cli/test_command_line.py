@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -63,6 +64,23 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "check t.yaml --json"])
+def test_a_full_disk_behind_stdout_is_one_sentence(tmp_path: Path, words: str) -> None:
+    assert _tidegate("init", "t.yaml", cwd=tmp_path).returncode == 0
+    script = f"{sys.executable} -m tidegate {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (4, "error: the output cannot be written: No space left on device\n")
+
+
+def test_a_terminal_that_is_not_utf_8_gets_its_answer(tmp_path: Path) -> None:
+    assert _tidegate("init", "t.yaml", cwd=tmp_path).returncode == 0
+    argv = [sys.executable, "-m", "tidegate", "check", "t.yaml"]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(argv, capture_output=True, timeout=60, cwd=tmp_path, env=ascii_only, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "8 × h100_sxm" in done.stdout.decode()
 
 
 def test_ctrl_c_is_answered_in_words(tmp_path: Path) -> None:

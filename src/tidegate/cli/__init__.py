@@ -7,6 +7,8 @@ the gateway never pays for the demo. This file imports nothing slow: Ctrl-C is a
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 import traceback
@@ -42,6 +44,10 @@ TRACEBACK_VARIABLE: Final = "TIDEGATE_TRACEBACK"
 
 def main() -> None:
     """Runs the command line and exits with an `ExitCode`; no traceback reaches a user."""
+    for stream in (sys.stdout, sys.stderr):
+        # Figures, and JSON above all, are UTF-8 everywhere: a locale that cannot write × must not end a command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -50,17 +56,29 @@ def run(argv: list[str]) -> int:
     try:
         from tidegate.cli.program import invoke
 
-        return invoke(argv)
+        code = invoke(argv)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return _say("interrupted", "", ExitCode.INTERRUPTED)
     except TidegateError as exc:
         return _say(exc.message, exc.hint, exc.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has enough; nothing of it is left to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has enough.
+        _forget_output()
         return ExitCode.OK
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return _defect(exc)
+        _forget_output()
+        return _say(f"the output cannot be written: {exc.strerror}", "", ExitCode.UNAVAILABLE)
     except Exception as exc:  # noqa: BLE001 - the last resort: no traceback reaches a user unasked
         return _defect(exc)
+
+
+def _forget_output() -> None:
+    """Nothing of stdout is left to flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _defect(exc: Exception) -> ExitCode:

@@ -28,8 +28,9 @@ def served() -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For one module: while it is open its event loop counts as running in this thread, which others' tests use."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program is not None, "chromium is missing: make deps"
     with sync_playwright() as playwright:

@@ -222,3 +222,15 @@ def emulated_pair_config(tmp_path: Path) -> Path:
 
 def test_a_gateway_is_built_without_an_event_loop() -> None:
     assert Gateway(spec_of(), ManualClock()).gate.models() == ["m"]
+
+
+def test_what_never_happened_is_a_dash_in_the_plain_log() -> None:
+    house, out = House(), io.StringIO()
+    house.gateway.access_log = AccessLog(out, False)
+    for instance in house.gateway.gate.instances:
+        house.gateway.probed(instance, False)
+    house.ask()
+    house.gateway.access_log.flush()
+    assert "no_instance" in out.getvalue()
+    assert "ttft=- queued=- tokens=-+-" in out.getvalue()
+    assert "-1" not in out.getvalue().split("attempts=")[0].split(" 503 ")[1]

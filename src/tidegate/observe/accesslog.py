@@ -73,7 +73,7 @@ class AccessLog:
         else:
             line = (
                 f"{request_id} {tenant} {model} {path} {status} {outcome} {int(duration_s * 1e3)}ms "
-                f"ttft={int(ttft_s * 1e3)}ms queued={int(queued_s * 1e3)}ms tokens={prompt_tokens}+{output_tokens} "
+                f"ttft={_ms(ttft_s)} queued={_ms(queued_s)} tokens={_count(prompt_tokens)}+{_count(output_tokens)} "
                 f"attempts={attempts} at={instance or '-'}{' reason=' + reason if reason else ''}"
             )
         self._pending.append(line)
@@ -90,3 +90,11 @@ class AccessLog:
             self._out.flush()
         except (OSError, ValueError):
             self.dropped += len(lines)
+
+
+def _ms(seconds: float) -> str:
+    return f"{int(seconds * 1e3)}ms" if seconds >= 0 else "-"
+
+
+def _count(number: int) -> str:
+    return str(number) if number >= 0 else "-"

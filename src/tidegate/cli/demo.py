@@ -64,7 +64,7 @@ def command(
     if engine is Engine.LLAMACPP:
         runs = _llamacpp(console, folder, rate or 2.0, seed)
     else:
-        runs = _emulated(console, folder, rate or 6.0, seed)
+        runs = _emulated(console, folder, rate or 4.0, seed)
     _show(runs, folder, began_s, console)
     return ExitCode.OK
 

@@ -29,7 +29,7 @@ from tidegate.spec import (
 EMULATED_MODEL: Final = "llama-3.1-70b"
 LLAMACPP_MODEL: Final = "tiny"
 READY_PATIENCE_S: Final = 60.0
-NICENESS: Final = 5
+NICENESS: Final = 15
 """All of it shares a few cores; the load driver is the instrument and must not wait for what it measures."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args, get_type_hints
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from tidegate.cli.quantity import read
 from tidegate.errors import BadInputError, ExitCode
 from tidegate.spec import EngineProfile
 from tidegate.spec.load import load_spec
@@ -21,19 +21,7 @@ from tidegate.units import parse_count, parse_fraction
 DEFAULT_PORT: Final = 8001
 
 
-def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A quantity parser as Typer wants it: what is wrong becomes a usage error."""
-
-    def read(value: str) -> Any:
-        try:
-            return parse(value)
-        except ValueError as exc:
-            raise typer.BadParameter(str(exc)) from exc
-
-    return read
-
-
-_Count = typer.Option(parser=_read(parse_count), metavar="COUNT", show_default=False)
+_Count = typer.Option(parser=read(parse_count), metavar="COUNT", show_default=False)
 
 
 def command(
@@ -50,7 +38,7 @@ def command(
     gpus: Annotated[int | None, typer.Option(min=1)] = None,
     weights: Annotated[str | None, typer.Option(help="bf16, fp8 or mxfp4.")] = None,
     kv_cache: Annotated[str | None, typer.Option(help="bf16 or fp8.")] = None,
-    memory_fraction: Annotated[Any, typer.Option(parser=_read(parse_fraction), metavar="FRACTION")] = None,
+    memory_fraction: Annotated[Any, typer.Option(parser=read(parse_fraction), metavar="FRACTION")] = None,
     step_tokens: Annotated[Any, _Count] = None,
     max_sequences: Annotated[Any, _Count] = None,
     context_tokens: Annotated[Any, _Count] = None,

@@ -10,22 +10,11 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from tidegate.cli.quantity import read
 from tidegate.errors import BadInputError
 from tidegate.spec.traffic import LengthSpec, PhaseSpec, TraceSpec, TrafficSpec
 from tidegate.traffic.arrivals import pulsed
 from tidegate.units import parse_duration_s, parse_rate_per_s
-
-
-def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A quantity parser as Typer wants it: what is wrong becomes a usage error."""
-
-    def read(value: str) -> Any:
-        try:
-            return parse(value)
-        except ValueError as exc:
-            raise typer.BadParameter(str(exc)) from exc
-
-    return read
 
 
 def _some_time(text: str) -> float:
@@ -37,7 +26,7 @@ def _some_time(text: str) -> float:
 
 
 def _duration(text: str, parse: Callable[[str], float] = _some_time) -> Any:
-    return typer.Option(parser=_read(parse), metavar="DURATION", help=text)
+    return typer.Option(parser=read(parse), metavar="DURATION", help=text)
 
 
 Url = Annotated[str | None, typer.Option(help="The endpoint. [default: http://127.0.0.1:8080]")]
@@ -46,7 +35,7 @@ Config = Annotated[
     Path | None, typer.Option("-c", "--config", help="Take traffic, SLO, engines and cost from a tidegate.yaml.")
 ]
 Rate = Annotated[
-    Any, typer.Option(parser=_read(parse_rate_per_s), metavar="RATE", help="Requests a second: 20, 90/min.")
+    Any, typer.Option(parser=read(parse_rate_per_s), metavar="RATE", help="Requests a second: 20, 90/min.")
 ]
 Duration = Annotated[Any, _duration("How long to send, with --rate; how much of a --trace, in its own time.")]
 Arrivals = Annotated[str, typer.Option(help="poisson, constant or gamma.")]

@@ -429,9 +429,12 @@ class Gate:
     def _move_instance(self, instance: Instance, alive: bool) -> bool:
         """Applies a probe's finding; true when the state changed."""
         state = lifecycle.after_probe(instance.state, alive)
-        changed = state != instance.state
+        if state == instance.state:
+            return False
+        if not lifecycle.may_move(instance.state, state):
+            raise RuntimeError(f"{instance.name}: {lifecycle.STATE_NAMES[state]} is not a move from where it is")
         instance.state = state
-        return changed
+        return True
 
     def _decided(self, event: str, now: float, commands: list[Command], subject: Ticket | None = None) -> list[Command]:
         if self._log is not None and (commands or subject is not None):
